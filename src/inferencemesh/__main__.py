@@ -1,0 +1,6 @@
+"""`python -m inferencemesh`."""
+
+from inferencemesh.cli.main import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Who a caller is: keys and tenants."""

@@ -1,0 +1,1 @@
+"""The configuration: schema, loading with line numbers, environment and file interpolation."""

@@ -1,0 +1,1 @@
+"""The rules: pure, synchronous state machines. No await, socket, clock, logging or third-party import."""

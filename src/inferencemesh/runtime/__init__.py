@@ -1,0 +1,1 @@
+"""The asyncio shell: sockets, tasks and timers around the rules of `core`."""

@@ -1,0 +1,1 @@
+"""What differs between model servers, behind one small interface."""
