@@ -1,0 +1,48 @@
+# Plain python3 and pip suffice; uv is used where it is present.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+UV := $(shell command -v uv 2>/dev/null)
+STAMP := $(VENV)/.installed-dev
+RUN_STAMP := $(VENV)/.installed
+
+.PHONY: install run test test-all check format lock clean
+
+install: $(STAMP)  ## everything for development, from the lock file
+
+$(VENV)/bin/python:
+	$(if $(UV),$(UV) venv --quiet --python $(PYTHON) --seed $(VENV),$(PYTHON) -m venv $(VENV))
+
+$(RUN_STAMP): pyproject.toml requirements.lock | $(VENV)/bin/python
+	$(if $(UV),$(UV) pip install --quiet --python $(BIN)/python -c requirements.lock -e .,$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e .)
+	@touch $@
+
+$(STAMP): pyproject.toml requirements.lock | $(VENV)/bin/python
+	$(if $(UV),$(UV) pip install --quiet --python $(BIN)/python -r requirements.lock,$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock)
+	$(if $(UV),$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .,$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .)
+	@touch $@ $(RUN_STAMP)
+
+run: $(RUN_STAMP)  ## the demo: gateway, simulated model server, dashboard
+	@exec $(BIN)/inferencemesh demo $(ARGS)
+
+test: $(STAMP)  ## the default suite, under three minutes
+	$(BIN)/python -m pytest -q -n 2 -m "not slow" $(ARGS)
+
+test-all: $(STAMP)  ## everything, under ten minutes
+	$(BIN)/python -m pytest -q -n 2 $(ARGS)
+
+check: $(STAMP)  ## format, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lock:  ## needs uv
+	uv pip compile --quiet --universal --python-version 3.11 --group dev pyproject.toml -o requirements.lock --no-annotate --no-header --custom-compile-command "make lock"
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

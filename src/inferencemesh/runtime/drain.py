@@ -1,0 +1,158 @@
+"""The owner of draining slots: what happens between our end of a request and the backend's (contract B5).
+
+A closed connection is not a stopped generation. Each drain keeps its lease until there is evidence:
+
+- `ended`: the backend finished its response after all;
+- `grace`: the peer has closed its side too, and the configured grace has passed since;
+- `trust`: the policy asks for no evidence;
+- `limit`: the policy `worst_case`, or a peer that did not close within `cleanup`: the request's own limit has passed.
+
+On plain TCP we close our half first and wait for the peer's own close, which says that its HTTP layer has seen
+ours. Nothing is freed for age alone; an old drain is counted and alarmed instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from inferencemesh.core.request import Lease
+from inferencemesh.runtime.gate import Gate
+from inferencemesh.runtime.http1.client import ClientConnection
+from inferencemesh.runtime.upstream import Upstream
+
+
+class Drain:
+    """One draining lease."""
+
+    __slots__ = ("_drains", "_timer", "conn", "lease", "overdue", "since", "state", "upstream")
+
+    def __init__(self, drains: Drains, lease: Lease, conn: ClientConnection | None, upstream: Upstream, now: float):
+        self._drains = drains
+        self.lease = lease
+        self.conn = conn
+        self.upstream = upstream
+        self.since = now
+        self.state = "closing"
+        self.overdue = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Tell the backend to stop, and begin to wait for its evidence."""
+        settings = self.upstream.drain
+        if settings.policy == "trust":
+            self.finish("trust")
+        elif self.conn is None:
+            self._until_limit()
+        else:
+            self._after(settings.cleanup_s, self._not_closed)
+            self.conn.half_close(self._peer_closed, on_end=self._ended)
+
+    def _after(self, delay_s: float, then: Callable[[], None]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._drains.loop.call_later(delay_s, then)
+
+    def _ended(self) -> None:
+        self.finish("ended")
+
+    def _peer_closed(self) -> None:
+        if self.state != "closing":
+            return
+        settings = self.upstream.drain
+        if settings.policy == "worst_case":
+            self._until_limit()
+        elif settings.grace_s <= 0:
+            self.finish("grace")
+        else:
+            self.state = "grace"
+            self._after(settings.grace_s, self._grace_over)
+
+    def _grace_over(self) -> None:
+        self.finish("grace")
+
+    def _not_closed(self) -> None:
+        """The peer kept its side open: from here only the request's own limit is sure."""
+        self._drains.cleanup_overdue += 1
+        self._until_limit()
+        if self.conn is not None:
+            self.conn.abort()
+
+    def _until_limit(self) -> None:
+        self.state = "limit"
+        left = self.lease.request.deadline_at - self._drains.loop.time()
+        self._after(max(0.0, left), self._limit_over)
+
+    def _limit_over(self) -> None:
+        self.finish("limit")
+
+    def finish(self, evidence: str) -> None:
+        """Give the slots back, once."""
+        if self.state == "done":
+            return
+        self.state = "done"
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._drains.forget(self)
+        try:
+            self._drains.gate.confirm(self.lease, evidence)
+        finally:
+            if self.conn is not None:
+                self.conn.abort()
+
+
+class Drains:
+    """All drains of the process. `adopt` is synchronous: from its return on the lease has an owner."""
+
+    def __init__(
+        self, gate: Gate, loop: asyncio.AbstractEventLoop, alarm: Callable[[Drain, float], None]
+    ) -> None:
+        self.gate = gate
+        self.loop = loop
+        self.cleanup_overdue = 0
+        self._alarm = alarm
+        self._open: set[Drain] = set()
+        self._idle: asyncio.Future[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def adopt(self, lease: Lease, conn: ClientConnection | None, upstream: Upstream) -> None:
+        """Take over a lease whose request we ended; its slots are draining from here on.
+
+        Without a connection nothing can be seen of the backend's end, and the request's own limit decides.
+        """
+        self.gate.drain(lease)
+        drain = Drain(self, lease, conn, upstream, self.loop.time())
+        self._open.add(drain)
+        drain.start()
+
+    def forget(self, drain: Drain) -> None:
+        """A drain is over."""
+        self._open.discard(drain)
+        if drain.overdue and not any(d.overdue and d.upstream is drain.upstream for d in self._open):
+            drain.upstream.degraded = None
+        if not self._open and self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
+    def sweep(self, now: float) -> None:
+        """Count and alarm what is unconfirmed for too long; it is not freed by that."""
+        for drain in self._open:
+            if not drain.overdue and now - drain.since >= drain.upstream.drain.overdue_s:
+                drain.overdue = True
+                drain.upstream.degraded = "drain_overdue"
+                self._alarm(drain, now - drain.since)
+
+    async def close(self, within_s: float) -> int:
+        """Wait for open drains up to a bound; then give up their connections. Returns how many were abandoned."""
+        if self._open and within_s > 0:
+            self._idle = self.loop.create_future()
+            try:
+                await asyncio.wait_for(self._idle, within_s)
+            except TimeoutError:
+                pass
+        abandoned = list(self._open)
+        for drain in abandoned:
+            drain.finish("shutdown")
+        return len(abandoned)

@@ -1,0 +1,487 @@
+"""One request from its validated body to its settled outcome (contract B1, B2).
+
+One task per request walks `core.phase`; no coroutine step happens per relayed event. All cleanup is synchronous
+and idempotent (`finalize`), runs whatever fails wherever, and runs even if the task was cancelled before its first
+step. What needs I/O after that (waiting for a backend to stop) belongs to `drain.Drains`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from inferencemesh.core.errors import MeshError
+from inferencemesh.core.events import Event, RequestEnded, Retried
+from inferencemesh.core.outcome import CLIENT_GONE, OK, SEND_TIMEOUT, SHUTDOWN, Outcome, Phase
+from inferencemesh.core.phase import Step, advance
+from inferencemesh.core.request import Lease, LeaseState, Request, RequestState
+from inferencemesh.runtime.attempt import Attempt, Headers, Plan, Result
+from inferencemesh.runtime.drain import Drains
+from inferencemesh.runtime.gate import Gate
+from inferencemesh.runtime.http1.responder import Responder
+from inferencemesh.runtime.http1.server import IncomingRequest
+from inferencemesh.runtime.settings import ModelSettings
+from inferencemesh.runtime.upstream import Upstream, attempt_id
+from inferencemesh.wire.fields import forward_request_headers, forward_response_headers
+from inferencemesh.wire.peek import Peek, replace_model
+from inferencemesh.wire.render import error_event, error_response
+
+# A comment line without a blank line of its own: it stands before the next event's first line, so that no client
+# takes it for an (empty) event, whatever it makes of comments.
+KEEPALIVE = b": keep-alive\n"
+
+
+@dataclass(slots=True, eq=False)
+class Services:
+    """What every exchange needs of the process."""
+
+    gate: Gate
+    drains: Drains
+    loop: asyncio.AbstractEventLoop
+    emit: Callable[[Event], None]
+    bug: Callable[[str, BaseException], None]  # an exception that should not have been, for the operator's log
+    rng: random.Random
+    upstreams: dict[str, Upstream]
+    live: set[Exchange]
+    expose_backend: bool = False
+    overload_status: int = 503
+
+
+class Exchange:
+    """See the module. Made by the app after `Gate.offer` took the request in; owned by `Services.live`."""
+
+    __slots__ = (
+        "_body_sent",
+        "_cause",
+        "_finalized",
+        "_forced",
+        "_incoming",
+        "_last_write_at",
+        "_peek",
+        "_services",
+        "_settings",
+        "_task",
+        "attempt",
+        "attempts",
+        "phase",
+        "request",
+        "responder",
+        "status",
+        "step",
+        "stream",
+        "trace",
+    )
+
+    def __init__(
+        self,
+        services: Services,
+        incoming: IncomingRequest,
+        responder: Responder,
+        request: Request,
+        peek: Peek,
+        settings: ModelSettings,
+        trace: bytes | None = None,
+    ) -> None:
+        self._services = services
+        self._incoming = incoming
+        self.responder = responder
+        self.request = request
+        self._peek = peek
+        self._settings = settings
+        self.trace = trace
+        self.stream = peek.stream
+        self.step = Step.VALIDATED
+        self.phase = Phase.BEFORE_HEADERS
+        self.status: int | None = None
+        self.attempt: Attempt | None = None
+        self.attempts = 0
+        self._body_sent = False  # any body byte but comments: no other backend may answer from here on (C4)
+        self._last_write_at = 0.0
+        self._forced: tuple[MeshError, str] | None = None
+        self._cause: str | None = None
+        self._finalized = False
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin; from here on the exchange owns request, response and, once granted, the lease."""
+        services = self._services
+        services.live.add(self)
+        try:
+            self.responder.listen(
+                on_departure=self._departed, on_pause=self._caller_stalled, on_resume=self._caller_reads
+            )
+            self._task = services.loop.create_task(self.run())
+            # A task that is cancelled before its first step never enters its `finally`.
+            self._task.add_done_callback(self._task_done)
+        except BaseException:
+            self.finalize("internal")
+            raise
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            bug = task.exception()
+            if bug is not None:
+                self._services.bug("an exchange ended with an exception", bug)
+        self.finalize(self._cause or self._cancel_cause())
+
+    # --- the walk ---------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """The whole life; every way out passes `finalize`."""
+        try:
+            self._cause = await self._serve()
+        except asyncio.CancelledError:
+            self._cause = self._cancel_cause()
+            if self._forced is not None and not self.responder.departed:
+                self._answer(self._forced[0])
+            raise
+        except MeshError as error:
+            self._cause = error.code
+            if self._forced is not None and self._forced[0] is error:
+                self._cause = self._forced[1]
+            self._answer(error)
+        except Exception as bug:
+            self._cause = "internal"
+            self._services.bug("an exchange failed", bug)
+            self._answer(MeshError("internal", f"the gateway failed; its log has request {self.request.id}"))
+        finally:
+            self.finalize(self._cause or "internal")
+
+    async def _serve(self) -> str:
+        services, request = self._services, self.request
+        if request.lease is None:
+            self.step = advance(self.step, Step.WAITING)
+        lease = await services.gate.granted(request)
+        while True:
+            self.step = advance(self.step, Step.GRANTED) if not self.responder.started else self.step
+            upstream = services.upstreams[lease.backend.name]
+            attempt = Attempt(
+                upstream,
+                lease,
+                self._plan(),
+                self,
+                gate=services.gate,
+                drains=services.drains,
+                loop=services.loop,
+            )
+            self.attempt = attempt
+            try:
+                self.attempts += 1
+                upstream.attempts += 1
+                left = request.deadline_at - services.loop.time()
+                result = await attempt.run(
+                    self._payload, connect_within_s=max(0.001, min(self._settings.connect_s, left))
+                )
+                if result.ok:
+                    return await self._deliver(attempt)
+            finally:
+                attempt.close()
+            self._account(attempt, result)
+            lease = await self._again(lease, upstream, result)
+
+    async def _deliver(self, attempt: Attempt) -> str:
+        """The answer is complete. The slot ends with the backend's end, the response when the caller has it (B1)."""
+        responder = self.responder
+        if not responder.finished:
+            status, headers, body = attempt.take_plain()
+            self.step = advance(self.step, Step.ATTEMPT) if self.step is Step.GRANTED else self.step
+            self.step = advance(self.step, Step.COMMITTED)
+            self.status = status
+            responder.send(status, self._response_headers(headers, sse=False), body)
+            self.phase = Phase.COMPLETE
+        self._account(attempt, Result())
+        if not attempt.ended:
+            await attempt.backend_end(self._settings.cleanup_s)
+        if responder.unsent_bytes():
+            try:
+                await responder.flushed()
+            except ConnectionError:
+                if responder.departure == SEND_TIMEOUT:
+                    self.phase = Phase.AFTER_CONTENT
+                    return SEND_TIMEOUT
+        return OK
+
+    async def _again(self, lease: Lease, upstream: Upstream, result: Result) -> Lease:
+        """Back to the head of the line: for “full” (B6) or another attempt (A9). Else the failure is final."""
+        services, request = self._services, self.request
+        if self._forced is not None:
+            raise self._forced[0]
+        if result.full and not self._body_sent:
+            self.attempts -= 1
+            services.emit(Retried(upstream.name, "full"))
+            self.step = advance(self.step, Step.WAITING) if not self.responder.started else self.step
+            services.gate.requeue(lease, full=True, not_before_s=result.not_before_s)
+            return await services.gate.granted(request)
+        error = result.error or MeshError("upstream_error", "the backend refused the request as full")
+        if (
+            self._body_sent
+            or result.reason not in self._settings.retry_on
+            or not services.gate.may_retry(request, str(result.reason))
+        ):
+            raise error
+        services.emit(Retried(upstream.name, str(result.reason)))
+        self.step = advance(self.step, Step.WAITING) if not self.responder.started else self.step
+        services.gate.requeue(lease, full=False, avoid=True)
+        try:
+            return await services.gate.granted(request)
+        except MeshError as lost:
+            # The attempt's failure says more than the second wait's.
+            lost.message = f"{error.message}; a second attempt found no slot: {lost.message}"
+            raise
+
+    def _account(self, attempt: Attempt, result: Result) -> None:
+        """Tell the breaker: our own ends, callers' mistakes and “full” say nothing about the backend (U5)."""
+        if result.ok:
+            self._services.gate.report(attempt.upstream.name, ok=True)
+        elif result.fault:
+            self._services.gate.report(attempt.upstream.name, ok=False)
+
+    # --- ends from outside --------------------------------------------------------------------------------------
+
+    def _departed(self) -> None:
+        """The caller is gone, or was cut off: everything that is done for it stops now (A6, B4)."""
+        if self.phase is not Phase.COMPLETE and self._task is not None:
+            self._task.cancel()
+
+    def abort(self, error: MeshError, cause: str | None = None) -> None:
+        """End it from our side: deadline, shutdown, operator."""
+        if self._forced is not None or self.phase is Phase.COMPLETE or self._task is None:
+            return
+        self._forced = (error, cause or error.code)
+        attempt = self.attempt
+        if attempt is not None and attempt.sent and not attempt.done.done():
+            attempt.fail(error)
+        else:
+            self._task.cancel()
+
+    def shut_down(self) -> None:
+        """The process ends and this request has not (B7)."""
+        self.abort(MeshError("shutting_down", "the gateway is shutting down; send it again", close=True), SHUTDOWN)
+
+    def check(self, now: float) -> None:
+        """The sweep's visit."""
+        if self.phase is Phase.COMPLETE:
+            return
+        if now >= self.request.deadline_at and self.step is not Step.WAITING:
+            self.abort(MeshError("deadline_exceeded", "the request's deadline passed before its answer was complete"))
+            return
+        attempt = self.attempt
+        if attempt is not None:
+            attempt.check(now)
+        keepalive_s = self._settings.keepalive_s
+        responder = self.responder
+        if (
+            keepalive_s
+            and self.stream
+            and responder.started
+            and not responder.finished
+            and not responder.paused
+            and now - self._last_write_at >= keepalive_s
+        ):
+            self._last_write_at = now
+            responder.write(KEEPALIVE)
+
+    def _caller_stalled(self) -> None:
+        if self.attempt is not None:
+            self.attempt.pause()
+
+    def _caller_reads(self) -> None:
+        if self.attempt is not None:
+            self.attempt.resume()
+
+    def _cancel_cause(self) -> str:
+        if self.responder.departed:
+            return SEND_TIMEOUT if self.responder.departure == SEND_TIMEOUT else CLIENT_GONE
+        return self._forced[1] if self._forced is not None else SHUTDOWN
+
+    # --- the caller's side (attempt.Outlet) ------------------------------------------------------------------
+
+    @property
+    def started(self) -> bool:
+        """Whether the response head was written."""
+        return self.responder.started
+
+    def begin(self, status: int, headers: Headers, first: bytes, *, length: int | None) -> None:
+        """Start the response (C1)."""
+        if self.step is Step.GRANTED:
+            self.step = advance(self.step, Step.ATTEMPT)
+        self.step = advance(self.step, Step.COMMITTED)
+        self.status = status
+        self._last_write_at = self._services.loop.time()
+        self.phase = Phase.BEFORE_CONTENT
+        self.responder.start(
+            status, self._response_headers(headers, sse=self.stream), length=length, first=first
+        )
+        if first:
+            self._passed()
+
+    def write(self, block: bytes) -> None:
+        """Relay."""
+        self._last_write_at = self._services.loop.time()
+        self.responder.write(block)
+        if self.phase is not Phase.AFTER_CONTENT:
+            self._passed()
+
+    def finish(self, last: bytes) -> None:
+        """Relay the end."""
+        self.responder.finish(last)
+        self._body_sent = True
+        self.phase = Phase.COMPLETE
+
+    def _passed(self) -> None:
+        if not self._body_sent:
+            self._body_sent = True
+            self._incoming.release_body()  # no other attempt can follow
+        attempt = self.attempt
+        if attempt is not None and attempt.first_content_at is not None:
+            self.phase = Phase.AFTER_CONTENT
+
+    def _answer(self, error: MeshError) -> None:
+        """Tell the caller of a failure: a status and a body, or one error event in a started stream (C2)."""
+        responder = self.responder
+        if responder.departed or responder.finished:
+            return
+        if not responder.started:
+            status, headers, body = error_response(
+                error, api="openai", request_id=self.request.id, phase=self.phase
+            )
+            self.status = status
+            responder.send(status, headers + self._own_headers(), body)
+        elif not self.stream:
+            responder.cut()  # a plain body cannot carry an error; only a cut tells the truth
+        else:
+            event = error_event(error, api="openai", request_id=self.request.id)
+            if self._settings.on_failure == "event_then_cut":
+                responder.write(event)
+                responder.cut(flush=True)
+            else:
+                responder.finish(event)
+
+    def _response_headers(self, headers: Headers, *, sse: bool) -> Headers:
+        result = forward_response_headers(headers)
+        if sse:
+            result = [(n, v) for n, v in result if n not in (b"cache-control", b"x-accel-buffering")]
+            result.append((b"cache-control", b"no-cache, no-transform"))
+            result.append((b"x-accel-buffering", b"no"))
+        result.extend(self._own_headers())
+        return result
+
+    def _own_headers(self) -> Headers:
+        raw = self.request.id.encode()
+        own = [
+            (b"x-request-id", raw),
+            (b"request-id", raw),
+            (b"x-mesh-queue-ms", b"%d" % int(self.request.waited_s * 1000)),
+        ]
+        if self._services.expose_backend and self.attempt is not None:
+            own.append((b"x-mesh-backend", self.attempt.upstream.name.encode()))
+        return own
+
+    # --- the backend's side -----------------------------------------------------------------------------------
+
+    def _plan(self) -> Plan:
+        settings = self._settings
+        return Plan(
+            stream=self.stream,
+            choices=self._peek.width,
+            prefetch=settings.prefetch,
+            prefetch_max_s=settings.prefetch_max_s,
+            first_content_s=settings.first_content_s,
+            idle_s=settings.idle_s,
+            max_event_bytes=settings.max_event_bytes,
+            strict_marker=settings.strict_marker,
+        )
+
+    def _payload(self) -> list[bytes]:
+        incoming, services = self._incoming, self._services
+        if not self.responder.started:
+            self.step = advance(self.step, Step.ATTEMPT)
+        body = incoming.body
+        if self._settings.upstream_name != self._peek.model:
+            body = replace_model(body, self._peek, self._settings.upstream_name)
+        attempt = self.attempt
+        if attempt is None:
+            raise MeshError("internal", "no attempt is under way")
+        return attempt.upstream.render(
+            b"POST",
+            incoming.path if incoming.path.startswith("/v1/") else "/v1" + incoming.path,
+            forward_request_headers(incoming.headers),
+            body,
+            attempt_id=attempt_id(services.rng),
+            timeout_s=self.request.deadline_at - services.loop.time(),
+            traceparent=self.trace,
+        )
+
+    # --- the end ------------------------------------------------------------------------------------------------
+
+    def finalize(self, cause: str) -> None:
+        """Settle everything, once, whatever raises: slots, books, response, body bytes, event (B2, B3)."""
+        if self._finalized:
+            return
+        self._finalized = True
+        services, request = self._services, self.request
+        stage = None
+        if cause in (CLIENT_GONE, SEND_TIMEOUT):
+            stage = "waiting" if request.state is RequestState.WAITING else str(self.phase)
+        try:
+            if self.attempt is not None:
+                self.attempt.close()
+        finally:
+            try:
+                self._settle(Outcome(self.phase, cause))
+            finally:
+                try:
+                    if not self.responder.finished:
+                        self.responder.cut()
+                finally:
+                    self._incoming.release_body()
+                    services.live.discard(self)
+                    services.emit(self._ended_event(cause, stage))
+
+    def _settle(self, outcome: Outcome) -> None:
+        self.step = advance(Step.ENDED, Step.SETTLED)
+        gate, lease = self._services.gate, self.request.lease
+        if lease is not None and lease.state is LeaseState.RUNNING:
+            if self.attempt is None or self.attempt.lease is not lease:
+                gate.release(lease)  # granted, and no attempt was made with it
+            else:
+                # Closing the attempt failed: the backend may go on.
+                self._services.drains.adopt(lease, None, self.attempt.upstream)
+        gate.settle(self.request, outcome)
+
+    def _ended_event(self, cause: str, stage: str | None) -> RequestEnded:
+        now = self._services.loop.time()
+        request, attempt = self.request, self.attempt
+        first = attempt.first_content_at if attempt is not None else None
+        usage = None if attempt is None else attempt.usage or attempt.tracker.usage
+        return RequestEnded(
+            at=time.time(),
+            id=request.id,
+            tenant=request.tenant,
+            model=request.model,
+            backend=attempt.upstream.name if attempt is not None else None,
+            attempts=self.attempts,
+            stream=self.stream,
+            status=self.status,
+            phase=self.phase,
+            cause=cause,
+            upstream_phase=attempt.phase if attempt is not None else Phase.BEFORE_HEADERS,
+            wait_s=request.waited_s,
+            first_content_s=None if first is None else first - request.arrived_at,
+            backend_first_content_s=(
+                first - attempt.dispatched_at
+                if attempt is not None and first is not None and attempt.dispatched_at is not None
+                else None
+            ),
+            duration_s=now - request.arrived_at,
+            bytes_in=request.size_bytes,
+            bytes_out=self.responder.bytes_out,
+            events=attempt.tracker.events if attempt is not None else 0,
+            tokens_in=usage.input_tokens if usage is not None else None,
+            tokens_out=usage.output_tokens if usage is not None else None,
+            notes=tuple(attempt.notes) if attempt is not None else (),
+            stage=stage,
+        )
