@@ -1,4 +1,4 @@
-"""The hub: every event goes to every subscriber in one synchronous step, and no subscriber can hurt a request.
+"""The hub: every event goes to every subscriber in one synchronous step, and none can hurt a request.
 
 A subscriber is a callable that takes an event and returns at once: it folds it into counters or puts it into
 a bounded queue. One that raises is caught and counted (contract B2: a raising metric or log never changes how
