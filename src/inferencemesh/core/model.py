@@ -1,0 +1,116 @@
+"""What admission is told about the world: backends, models, tenants, limits. Plain values, checked once.
+
+Durations are floats in seconds (`_s`), sizes in bytes (`_bytes`). A reload builds new values; nothing here
+changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSpec:
+    """A model server and how many units of work it runs for us at once (contract A1).
+
+    `slots` may be 0 (known, but gives nothing yet). `weight` steers `least_busy`: twice the weight, twice the
+    load.
+    """
+
+    name: str
+    slots: int
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.slots < 0:
+            raise ValueError(f"backend {self.name}: slots must not be negative")
+        if not self.weight > 0:
+            raise ValueError(f"backend {self.name}: weight must be positive")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A model, the backends that serve it, and its line (contract A2, A3, A8, D8).
+
+    `max_waiting` None is `auto`: slots x `wait_budget_s` / mean service time, within [1, 4 x slots]; 0
+    refuses at once. `max_waiting_per_tenant` None: the whole line while alone, displacement when contested.
+    """
+
+    name: str
+    backends: tuple[str, ...]
+    max_waiting: int | None = None
+    wait_budget_s: float = 5.0
+    max_waiting_per_tenant: int | None = None
+    queue_timeout_s: float = 10.0
+    refuse_hopeless: bool = True
+    routing: str = "least_busy"  # | round_robin
+
+    def __post_init__(self) -> None:
+        if not self.backends:
+            raise ValueError(f"model {self.name}: no backends")
+        if len(set(self.backends)) != len(self.backends):
+            raise ValueError(f"model {self.name}: a backend is named twice")
+        if self.routing not in ("least_busy", "round_robin"):
+            raise ValueError(f"model {self.name}: unknown routing {self.routing!r}")
+        for bound in (self.max_waiting, self.max_waiting_per_tenant):
+            if bound is not None and bound < 0:
+                raise ValueError(f"model {self.name}: a bound must not be negative")
+        if not (self.queue_timeout_s > 0 and self.wait_budget_s > 0):
+            raise ValueError(f"model {self.name}: durations must be positive")
+
+
+@dataclass(frozen=True, slots=True)
+class TenantSpec:
+    """Who is served, its weight (contract D3) and its own limits; None is no limit of its own."""
+
+    name: str
+    weight: float = 1.0
+    max_running: int | None = None  # slots held at once, draining included
+    max_waiting: int | None = None  # over all lines
+
+    def __post_init__(self) -> None:
+        if not 1e-6 <= self.weight <= 1e6:
+            raise ValueError(f"tenant {self.name}: weight must be within 0.000001..1000000")
+        for bound in (self.max_running, self.max_waiting):
+            if bound is not None and bound < 0:
+                raise ValueError(f"tenant {self.name}: a bound must not be negative")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds over the whole process (contract A2)."""
+
+    max_waiting_total: int = 10_000
+    max_waiting_bytes: int = 256 * MIB
+    max_running: int | None = None  # slots held at once over all backends, draining included
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerSpec:
+    """When a failing backend is left alone: `ratio` of `min_requests` or more results within `window_s`.
+
+    It stays open for `open_for_s`; then `half_open` requests at a time try it, and as many successes close
+    it.
+    """
+
+    ratio: float = 0.5
+    min_requests: int = 10
+    window_s: float = 30.0
+    open_for_s: float = 10.0
+    half_open: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RetrySpec:
+    """Bounds on retries (contract A9).
+
+    `attempts` per request, the first included; over all requests within `window_s` at most `budget` retries per
+    request, but `burst` at least. A budget of 0 allows none.
+    """
+
+    attempts: int = 2
+    budget: float = 0.1
+    window_s: float = 30.0
+    burst: int = 3
