@@ -106,8 +106,8 @@ class BreakerSpec:
 class RetrySpec:
     """Bounds on retries (contract A9).
 
-    `attempts` per request, the first included; over all requests within `window_s` at most `budget` retries per
-    request, but `burst` at least. A budget of 0 allows none.
+    `attempts` per request, the first included; over all requests within `window_s` at most `budget` retries
+    per request, but `burst` at least. A budget of 0 allows none.
     """
 
     attempts: int = 2
