@@ -1,7 +1,8 @@
 """The admin port's application: metrics, state, live requests and the dashboard.
 
-Nothing here changes anything: every route is a GET. Errors are JSON. It stands on its own port and is nobody's
-hot path, but it shares the loop with every stream: what is long (rendering metrics) happens in a thread.
+Nothing here changes anything: every route is a GET. Errors are JSON. It stands on its own port and is on
+nobody's hot path, but it shares the loop with every stream: rendering metrics, which is long, is done in a
+thread.
 """
 
 from __future__ import annotations

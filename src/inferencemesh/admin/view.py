@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
 
-if TYPE_CHECKING:
-    from inferencemesh.core.admission import Snapshot
+from inferencemesh.core.snapshot import Snapshot
 
 
 class AdminView(Protocol):

@@ -10,17 +10,14 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
 import inferencemesh
-from inferencemesh.telemetry.aggregate import Aggregate, Counts, Family
-
-if TYPE_CHECKING:
-    from inferencemesh.core.admission import Snapshot
+from inferencemesh.core.snapshot import BackendView, Snapshot
+from inferencemesh.telemetry.aggregate import Aggregate, Counts, Family, Labels
 
 PREFIX = "inferencemesh_"
 BREAKER_STATES = {"closed": 0, "half_open": 1, "open": 2}
@@ -109,33 +106,50 @@ class Frame:
         return labels
 
     def _gauges(self, snapshot: Snapshot) -> Iterator[Metric]:
-        slots: dict[tuple[str, ...], float] = {}
-        oldest: dict[tuple[str, ...], float] = {}
-        up: dict[tuple[str, ...], float] = {}
-        breaker: dict[tuple[str, ...], float] = {}
-        for backend in snapshot.backends:
-            for state in ("free", "running", "draining"):
-                slots[backend.name, state, self.scope] = getattr(backend, state)
-            oldest[backend.name,] = backend.draining_oldest_s or 0.0
-            up[backend.name,] = 1 if backend.up else 0
-            breaker[backend.name,] = BREAKER_STATES.get(str(backend.breaker), 2)
+        backends = snapshot.backends
+        slots: dict[Labels, float] = {}
+        for view in backends:
+            slots[view.name, "free", self.scope] = free_slots(view)
+            slots[view.name, "running", self.scope] = view.running
+            slots[view.name, "draining", self.scope] = view.draining
         yield _gauge("slots", "A backend's slots by state.", ("backend", "state", "scope"), slots)
-        yield _gauge("draining_oldest_seconds", "Age of the oldest draining slot.", ("backend",), oldest)
-        yield _gauge("backend_up", "1 if the backend is reachable.", ("backend",), up)
-        yield _gauge("breaker_state", "0 closed, 1 half open, 2 open.", ("backend",), breaker)
+        yield _per_backend(
+            "slots_believed",
+            "What a backend's own answers leave of its slots (it said full).",
+            {view.name: view.believed for view in backends},
+        )
+        yield _per_backend(
+            "draining_oldest_seconds",
+            "Age of the oldest draining slot.",
+            {view.name: view.draining_oldest_s for view in backends},
+        )
+        yield _per_backend(
+            "backend_up", "1 if the backend is reachable.", {view.name: int(view.up) for view in backends}
+        )
+        yield _per_backend(
+            "breaker_state",
+            "0 closed, 1 half open, 2 open.",
+            {view.name: BREAKER_STATES.get(view.breaker, 2) for view in backends},
+        )
         yield _gauge(
             "oldest_waiter_seconds",
             "How long the oldest request in the line has waited.",
             ("model",),
-            {(line.model,): line.oldest_s or 0.0 for line in snapshot.lines},
+            {(line.model,): line.oldest_s for line in snapshot.lines},
         )
+
+
+def free_slots(view: BackendView) -> int:
+    """`max(0, capacity - held)` of the contract; those above `believed` are free and not given out (B6)."""
+    return max(0, view.capacity - view.running - view.draining)
 
 
 class MeshCollector:
     """The collector of a process.
 
-    `snapshot` gives admission's snapshot of this instant; `running` the running requests by (model, tenant);
-    `buffered` bytes by kind; `dropped` lost events or lines by sink. `scope` is process, host or service.
+    `snapshot` gives admission's snapshot of this instant; `running` the running requests by (model, tenant)
+    (without it they are shown by tenant, with an empty model); `buffered` bytes by kind; `dropped` lost
+    events or lines by sink. `scope` is process, host or service.
     """
 
     def __init__(
@@ -162,11 +176,17 @@ class MeshCollector:
         # Where there was traffic a zero is shown, rather than a series that comes and goes.
         waiting: Counts = {(labels[0], labels[1]): 0 for labels in aggregate.requests}
         running = waiting.copy()
-        for line in snapshot.lines if snapshot is not None else ():
-            for tenant, count in line.by_tenant.items():
-                _count(waiting, aggregate, line.model, tenant, count)
-        for (model, tenant), count in (self._running() if self._running is not None else {}).items():
-            _count(running, aggregate, model, tenant, count)
+        if snapshot is not None:
+            for line in snapshot.lines:
+                for tenant, count in line.by_tenant.items():
+                    _count(waiting, aggregate, line.model, tenant, count)
+        if self._running is not None:
+            for (model, tenant), count in self._running().items():
+                _count(running, aggregate, model, tenant, count)
+        elif snapshot is not None:
+            running = {}
+            for view in snapshot.tenants:
+                _count(running, aggregate, "", view.name, view.running)
         return Frame(
             counters={name: dict(getattr(aggregate, name)) for name in _COUNTERS},
             histograms={name: family.copy() for name, family in aggregate.histograms.items()},
@@ -220,18 +240,22 @@ def _count(counts: Counts, aggregate: Aggregate, model: str, tenant: str, count:
     counts[labels] = counts.get(labels, 0) + count
 
 
-def _counter(name: str, text: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]) -> Metric:
+def _counter(name: str, text: str, labels: Sequence[str], values: Mapping[Labels, float]) -> Metric:
     family = CounterMetricFamily(PREFIX + name, text, labels=labels)
     for key, value in values.items():
         family.add_metric(key, value)
     return family
 
 
-def _gauge(name: str, text: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]) -> Metric:
+def _gauge(name: str, text: str, labels: Sequence[str], values: Mapping[Labels, float]) -> Metric:
     family = GaugeMetricFamily(PREFIX + name, text, labels=labels)
     for key, value in values.items():
         family.add_metric(key, value)
     return family
+
+
+def _per_backend(name: str, text: str, values: Mapping[str, float]) -> Metric:
+    return _gauge(name, text, ("backend",), {(backend,): value for backend, value in values.items()})
 
 
 def _histogram(name: str, text: str, labels: Sequence[str], values: Family) -> Metric:
