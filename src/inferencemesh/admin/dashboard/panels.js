@@ -5,6 +5,9 @@ import { byId, compact, count, duration, keyed, make, setAttr, setClass, setText
 const TERMS = ["waiting", "running", "completed", "failed", "cancelled", "expired"];
 const MAX_CELLS = 400; // more slots than this are drawn as a bar
 const COLOURS = 8;
+const MAX_SEGMENTS = 12; // tenants shown apart in one line; the rest are one segment
+const MAX_TENANTS = 60;
+const MAX_REQUESTS = 100;
 
 export function drawTotals(state) {
   const totals = state.totals;
@@ -99,8 +102,22 @@ function drawCells(box, classes, running, draining, total) {
 }
 
 export function drawModels(state) {
-  const order = new Map(state.tenants.map((tenant, i) => [tenant.name, i % COLOURS]));
+  const order = new Map(state.tenants.map((tenant, i) => [tenant.name, i]));
   keyed(byId("models"), state.models, (m) => m.name, makeModel, (node, model) => updateModel(node, model, order));
+}
+
+// Keys that are no tenant's name: names are text, these are not.
+const ROOM = Symbol("room");
+const OTHERS = Symbol("others");
+const label = (name) => (name === OTHERS ? "others" : name);
+
+// The tenants of a line in the order of the tenants' table, so that segments do not jump about.
+function inLine(byTenant, order) {
+  const all = Object.entries(byTenant).filter(([, n]) => n > 0);
+  const largest = all.sort((a, b) => b[1] - a[1]).slice(0, MAX_SEGMENTS);
+  const rest = all.slice(MAX_SEGMENTS).reduce((total, [, n]) => total + n, 0);
+  largest.sort((a, b) => (order.get(a[0]) ?? 0) - (order.get(b[0]) ?? 0));
+  return rest > 0 ? [...largest, [OTHERS, rest]] : largest;
 }
 
 function makeModel(model) {
@@ -118,27 +135,27 @@ function makeModel(model) {
 function updateModel(node, model, order) {
   const waiting = model.waiting;
   const limit = waiting.limit;
-  const tenants = Object.entries(waiting.by_tenant).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]);
+  const colour = (name) => (name === OTHERS ? "others" : `t${order.get(name) % COLOURS || 0}`);
+  const tenants = inLine(waiting.by_tenant, order);
   setText(node.querySelector(".sub"), (model.backends ?? []).length ? `on ${model.backends.join(", ")}` : "");
 
   const bound = typeof limit === "number" ? Math.max(limit, waiting.total) : Math.max(waiting.total, 1);
-  const colour = (name) => `t${order.get(name) ?? 0}`;
   const segments = tenants.map(([name, n]) => [name, n, `segment ${colour(name)}`]);
-  segments.push(["", bound - waiting.total, "segment room"]); // no tenant has an empty name
+  segments.push([ROOM, bound - waiting.total, "segment room"]);
   const box = node.querySelector(".segments");
   keyed(box, segments, (s) => s[0], () => make("span"), (segment, [name, n, className]) => {
     setClass(segment, className);
     segment.style.flexGrow = String(n);
     segment.hidden = n <= 0;
-    setText(segment, name && n / bound > 0.08 ? count(n) : "");
-    if (name) setAttr(segment, "title", `${name}: ${n} waiting`);
+    setText(segment, name !== ROOM && n / bound > 0.08 ? count(n) : "");
+    if (name !== ROOM) setAttr(segment, "title", `${label(name)}: ${n} waiting`);
   });
   setClass(box, limit === 0 ? "segments none-allowed" : waiting.total >= bound && waiting.total > 0 ? "segments full" : "segments");
   setAttr(box, "aria-label", `${model.name}: ${waiting.total} waiting${typeof limit === "number" ? ` of at most ${limit}` : ""}`);
 
   keyed(node.querySelector(".by-tenant"), tenants, (t) => t[0], ([name]) => make("li", "", make("i"), make("span"), make("b")), (item, [name, n]) => {
     setClass(item.children[0], `swatch ${colour(name)}`);
-    setText(item.children[1], name);
+    setText(item.children[1], label(name));
     setText(item.children[2], count(n));
   });
 
@@ -146,7 +163,7 @@ function updateModel(node, model, order) {
   setText(node.querySelector(".numbers"), limit === 0 && waiting.total === 0 ? "no line: refuses at once" : `${count(waiting.total)} waiting${of}`);
   const badges = [];
   if (waiting.total > 0) badges.push(["oldest", `oldest ${duration(waiting.oldest_s)}`, "plain"]);
-  if (typeof limit === "number" && limit > 0 && waiting.total >= limit) badges.push(["full", "full: refuses new requests", "bad"]);
+  if (typeof limit === "number" && limit > 0 && waiting.total >= limit) badges.push(["full", "full", "bad"]);
   const estimate = model.estimate ?? {};
   if (typeof estimate.service_s === "number") badges.push(["service", `mean service ${duration(estimate.service_s)}`, "plain"]);
   if (typeof estimate.wait_s === "number" && waiting.total > 0) badges.push(["wait", `a newcomer waits about ${duration(estimate.wait_s)}`, "plain"]);
@@ -159,8 +176,13 @@ function updateModel(node, model, order) {
 export function drawTenants(state) {
   const capacity = state.backends.reduce((total, b) => total + Math.max(b.slots.capacity, b.slots.running + b.slots.draining), 0);
   const cell = (className) => make("td", className);
+  let shown = state.tenants;
+  if (shown.length > MAX_TENANTS) {
+    const busy = (tenant) => tenant.running + tenant.waiting;
+    shown = [...shown].sort((a, b) => busy(b) - busy(a) || b.service - a.service).slice(0, MAX_TENANTS);
+  }
   keyed(
-    byId("tenants"), state.tenants, (t) => t.name,
+    byId("tenants"), shown, (t) => t.name,
     () => make("tr", "", make("th"), cell("n"), cell("n"), cell("n"), cell("n"), make("td", "wide", make("div", "share", make("i")))),
     (row, tenant) => {
       const [name, weight, running, waiting, service, share] = row.children;
@@ -175,13 +197,15 @@ export function drawTenants(state) {
       setAttr(share.firstChild, "title", `${Math.round(part * 100)} % of all slots`);
     },
   );
-  byId("tenants-none").hidden = state.tenants.length > 0;
+  const note = byId("tenants-note");
+  const left = state.tenants.length - shown.length;
+  setText(note, left > 0 ? `and ${count(left)} tenants that are less busy` : state.tenants.length ? "" : "No tenant has sent anything yet.");
 }
 
 const withLimit = (n, limit) => (typeof limit === "number" ? `${count(n)} / ${count(limit)}` : count(n));
 
 export function drawRequests(requests) {
-  const shown = requests.slice(-100).reverse();
+  const shown = requests.slice(-MAX_REQUESTS).reverse();
   keyed(
     byId("requests"), shown, (r) => r.id,
     () => make("tr", "", make("th", "id"), ...Array.from({ length: 4 }, () => make("td")), ...Array.from({ length: 3 }, () => make("td", "n"))),

@@ -3,6 +3,7 @@
 import { byId, compact, make, makeSvg, setAttr, setText } from "./dom.js";
 
 const SPAN_S = 120;
+const RATE_S = 2; // a rate is taken over about this long, or single requests look like storms
 const GAP_S = 3; // a longer silence (a hidden tab, a lost gateway) is shown as a gap
 const WIDTH = 480;
 const HEIGHT = 56;
@@ -21,9 +22,10 @@ export function addPoint(state) {
   const { at } = state;
   const { running, waiting, refused } = state.totals;
   if (last !== null && (at < last.at || refused < last.refused)) points = []; // the gateway was started anew
-  const passed = last === null ? 0 : at - last.at;
-  const refusedPerS = passed > 0 && refused >= last.refused ? (refused - last.refused) / passed : 0;
-  points.push({ at, running, waiting, refusedPerS });
+  const before = points.find((point) => at - point.at <= RATE_S + 0.25) ?? points[points.length - 1];
+  const passed = before === undefined ? 0 : at - before.at;
+  const refusedPerS = passed > 0.1 ? (refused - before.refused) / passed : 0;
+  points.push({ at, running, waiting, refused, refusedPerS });
   points = points.filter((point) => at - point.at <= SPAN_S);
   last = { at, refused };
   for (const series of SERIES) draw(series, at);
