@@ -6,11 +6,14 @@ import asyncio
 import errno
 import signal
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
-from inferencemesh.sim.script import ScriptError
-from inferencemesh.sim.server import DEFAULT_MODEL, DEFAULT_SLOTS, SimServer
+from inferencemesh.sim import DEFAULT_MODEL, DEFAULT_SLOTS
+
+if TYPE_CHECKING:
+    from inferencemesh.sim.server import SimServer
 
 
 @click.command("sim")
@@ -39,6 +42,10 @@ def sim(
     The script goes into the last user message: [[sim tokens=50 interval=20ms hang=after:10]].
     See docs/sim.md.
     """
+    # Imported here: `inferencemesh --help` needs none of it.
+    from inferencemesh.sim.script import ScriptError
+    from inferencemesh.sim.server import SimServer
+
     names = tuple(dict.fromkeys(models or (DEFAULT_MODEL,)))
     try:
         server = SimServer(slots, seed, queue=queue, models=names, script=script)

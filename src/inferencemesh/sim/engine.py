@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from inferencemesh.runtime.http1.server import Responder
 from inferencemesh.sim.clock import Clock
 from inferencemesh.sim.job import Job
 from inferencemesh.sim.records import History, Record, State
@@ -14,6 +14,9 @@ from inferencemesh.sim.reply import JSON_HEADERS
 from inferencemesh.sim.request import ChatCall, RequestError, error_body
 from inferencemesh.sim.script import Fault, Script
 from inferencemesh.sim.slots import Slots
+
+if TYPE_CHECKING:
+    from inferencemesh.runtime.http1.responder import Responder
 
 _BODIES_REMEMBERED = 10_000  # for `times=`
 

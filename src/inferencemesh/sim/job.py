@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from inferencemesh.runtime.http1.server import Responder
 from inferencemesh.sim.clock import SLACK_S, Timer
 from inferencemesh.sim.generate import Answer
 from inferencemesh.sim.records import Record, State
@@ -17,6 +16,7 @@ from inferencemesh.sim.request import ChatCall, error_body
 from inferencemesh.sim.script import Fault
 
 if TYPE_CHECKING:
+    from inferencemesh.runtime.http1.responder import Responder
     from inferencemesh.sim.engine import Engine
 
 

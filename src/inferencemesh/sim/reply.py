@@ -7,15 +7,20 @@ a slow reader takes none. Since a token's bytes are computed when they are writt
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import socket
 import struct
+import sys
+import termios
 from collections import deque
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from inferencemesh.runtime.http1.server import Responder
 from inferencemesh.sim.generate import Answer, pieces
 from inferencemesh.sim.records import Record
 from inferencemesh.sim.script import Fault
+
+if TYPE_CHECKING:
+    from inferencemesh.runtime.http1.responder import Responder
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -270,10 +275,13 @@ class PlainReply:
 
 
 def sever(responder: Responder, loop: asyncio.AbstractEventLoop, *, reset: bool) -> None:
-    """Break the connection once what was written is with the kernel: by a TCP reset, or by a plain close."""
+    """Break the connection once the peer's kernel has what was written: by a TCP reset, or by a plain close.
+
+    A reset throws away what is still on its way, and the script says what shall have come before it.
+    """
     if responder.departed:
         return
-    if responder.unsent_bytes():
+    if responder.unsent_bytes() or _unacknowledged(responder):
         loop.call_later(_SEVER_POLL_S, lambda: sever(responder, loop, reset=reset))
         return
     if reset:
@@ -286,3 +294,16 @@ def reset_on_close(responder: Responder) -> None:
     sock = responder.transport.get_extra_info("socket")
     if sock is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+
+
+def _unacknowledged(responder: Responder) -> int:
+    """Bytes in the kernel's send queue, where the system tells (Linux: tcp(7), SIOCOUTQ)."""
+    sock = responder.transport.get_extra_info("socket")
+    if sock is None:
+        return 0
+    count = bytearray(4)
+    try:
+        fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, count)
+    except OSError:
+        return 0
+    return int.from_bytes(count, sys.byteorder)

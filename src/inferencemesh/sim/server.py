@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from urllib.parse import parse_qs
 
 import orjson
@@ -13,13 +14,12 @@ from inferencemesh.runtime.http1.limits import ByteBudget, ServerLimits
 from inferencemesh.runtime.http1.message import Answer, BodyPlan, IncomingRequest
 from inferencemesh.runtime.http1.responder import Responder
 from inferencemesh.runtime.http1.server import HttpServer
+from inferencemesh.sim import DEFAULT_MODEL, DEFAULT_SLOTS
 from inferencemesh.sim.engine import Engine
 from inferencemesh.sim.reply import JSON_HEADERS
 from inferencemesh.sim.request import RequestError, error_body, parse_chat
-from inferencemesh.sim.script import ScriptError, parse_script
+from inferencemesh.sim.script import Script, ScriptError, parse_script
 
-DEFAULT_MODEL = "demo"
-DEFAULT_SLOTS = 8
 QUEUE_PER_SLOT = 4
 OWNED_BY = "inferencemesh-sim"
 MAX_MODEL_LEN = 32_768
@@ -54,7 +54,8 @@ class SimServer:
     """A model server of `slots` concurrent sequences that answers as scripts ask (docs/sim.md).
 
     `queue` is how many requests may wait (None: four for each slot; 0: none). `script` holds words of the
-    script language that apply to every request, under those that the request's own script gives.
+    script language that apply to every request, under those that the request's own script gives;
+    `default_tokens` and `default_interval_s` (seconds) are the same for two keys.
     Raises ScriptError for a bad `script`, ValueError for bad numbers.
     """
 
@@ -66,13 +67,20 @@ class SimServer:
         queue: int | None = None,
         models: Sequence[str] = (DEFAULT_MODEL,),
         script: str = "",
+        default_tokens: int | None = None,
+        default_interval_s: float | None = None,
         keepalive_s: float = 75.0,
     ) -> None:
         self._slots = slots
         self._seed = seed
         self._queue = slots * QUEUE_PER_SLOT if queue is None else queue
         self._models = tuple(models)
-        self._script = parse_script(script)
+        base = Script()
+        if default_tokens is not None:
+            base = replace(base, tokens=default_tokens)
+        if default_interval_s is not None:
+            base = replace(base, interval_s=default_interval_s)
+        self._script = parse_script(script, base)
         # Engines do not cut off slow readers or slow senders; a gateway before them has to.
         self._limits = ServerLimits(
             body_timeout_s=3600.0,
