@@ -6,6 +6,7 @@ request's line may hold is listed here field by field: no prompt, answer or key 
 
 from __future__ import annotations
 
+import io
 import logging
 import re
 import sys
@@ -133,7 +134,7 @@ def _renderers(format_: str, *, colours: bool) -> list[Processor]:
 def stream_sink(stream: IO[Any]) -> Sink:
     """A sink that writes bytes to a file object, text or binary, and flushes after each batch."""
     binary = getattr(stream, "buffer", None)
-    if binary is None and getattr(stream, "encoding", None) is not None:
+    if binary is None and not isinstance(stream, io.RawIOBase | io.BufferedIOBase):
 
         def write_text(data: bytes) -> None:
             stream.write(data.decode())

@@ -123,7 +123,7 @@ class LineWriter(Generic[Entry]):
             return
         try:
             self._sink(b"".join(lines))
-        except (OSError, ValueError):  # a broken pipe, a full disk, a closed file
+        except Exception:  # a broken pipe, a full disk, a closed file: the thread lives on
             self.dropped_total += len(lines)
         else:
             self.written_total += len(lines)
