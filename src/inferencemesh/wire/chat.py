@@ -57,6 +57,7 @@ class ChatTracker:
         "_choices",
         "_cruising",
         "_dropped",
+        "_dropping",
         "content",
         "error",
         "events",
@@ -79,6 +80,7 @@ class ChatTracker:
         self._choices = choices
         self._cruising = False  # content was seen, and neither marker nor error
         self._dropped: set[str] = set()
+        self._dropping = False
 
     @property
     def complete(self) -> bool:
@@ -134,7 +136,10 @@ class ChatTracker:
         if self.marker:
             if event.fields:
                 self._dropped.add("repeated_marker" if event.data == _DONE else "event_after_marker")
-            return not event.fields
+                self._dropping = True
+            elif raw.strip(b"\r\n"):
+                self._dropping = False  # a comment; bare line ends share the lot of what they belong to
+            return not self._dropping
         error = self._read(event)
         if error is not None:
             self.error = error

@@ -25,8 +25,8 @@ from inferencemesh.core.errors import MeshError
 MAX_SEQUENCES = 128  # of one prompt; the largest `n` of the public APIs
 MAX_WIDTH = 1024  # sequences of one request, all its prompts together
 MAX_MODEL_NAME = 1024  # characters
-# A parsed value takes up to 60 bytes of memory for 3 bytes of text: without these bounds a 30 MB body of `[],[],`
-# takes 900 MB, and stops everything for 3 seconds. Text and pictures stay far below.
+# A parsed value takes up to 60 bytes of memory for 3 bytes of text: without these bounds a 30 MB body
+# of `[],[],` takes 900 MB, and stops everything for 3 seconds. Text and pictures stay far below.
 MAX_VALUES = 2_000_000
 MAX_CONTAINERS = 500_000
 _BACKSLASH = 0x5C

@@ -154,9 +154,15 @@ class Event:
 
 
 def split_events(block: bytes) -> Iterator[bytes]:
-    """The events of a block as they came; joined they are the block. An incomplete rest comes last."""
-    start = 0
-    for blank in _BLANK.finditer(block):
+    """The events of a block as they came; joined they are the block. An incomplete rest comes last.
+
+    Line ends before the first event (of a CRLF that was cut in two) come first and apart: they belong to what
+    was passed before, whatever becomes of the event behind them.
+    """
+    start = len(block) - len(block.lstrip(b"\r\n")) if block.startswith((b"\r", b"\n")) else 0
+    if start:
+        yield block[:start]
+    for blank in _BLANK.finditer(block, start):
         yield block[start : blank.end()]
         start = blank.end()
     if start < len(block):
