@@ -111,7 +111,7 @@ async def _metrics(view: AdminView, request: Request) -> Response:
     source = registry.frozen() if isinstance(registry, MeshRegistry) else registry
     try:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
-    except ValueError:  # a version that is none
+    except (TypeError, ValueError):  # a version that is none
         encode, content_type = choose_encoder("")
     compress = gzip_accepted(request.headers.get("accept-encoding", ""))
     body, compressed = await run_in_threadpool(_render, encode, source, compress)

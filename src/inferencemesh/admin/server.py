@@ -12,7 +12,7 @@ import socket
 from collections.abc import Iterator
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 _BACKLOG = 128
 _MAX_CONNECTIONS = 200  # people, scrapers and scripts; beyond it uvicorn answers 503
@@ -52,10 +52,13 @@ class AdminServer:
 
     def __init__(self, app: ASGIApp, sock: socket.socket) -> None:
         # h11: it refuses a request without a Host or with two, which the guard relies on.
+        self._app = app
+        self._cutting = False
         config = uvicorn.Config(
-            app,
+            self._serve_one,
             http="h11",
             ws="none",
+            interface="asgi3",
             lifespan="off",
             log_config=None,
             log_level="warning",
@@ -65,12 +68,12 @@ class AdminServer:
             backlog=_BACKLOG,
             limit_concurrency=_MAX_CONNECTIONS,
             timeout_keep_alive=_KEEPALIVE_S,
-            timeout_graceful_shutdown=1,
             h11_max_incomplete_event_size=_HEAD_BYTES,
         )
         self._server = _Server(config)
         self._socket = sock
-        host, self.port = sock.getsockname()[:2]
+        host, port = sock.getsockname()[:2]
+        self.port: int = port
         self.url = f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
         self._task: asyncio.Task[None] | None = None
 
@@ -90,16 +93,32 @@ class AdminServer:
             self._socket.close()
             return True
         self._server.should_exit = True
+        for listener in self._server.servers:  # now, and not at its next look at the flag
+            listener.close()
         done, _ = await asyncio.wait({task}, timeout=timeout_s)
         if not done:
-            self._server.force_exit = True
-            task.cancel()
-            await asyncio.wait({task}, timeout=1.0)
+            await self._cut(task)
         self._socket.close()
+        if task.done() and not task.cancelled():
+            task.result()
+        return bool(done)
+
+    async def _cut(self, task: asyncio.Task[None]) -> None:
+        """End what did not end by itself: connections first, so that nobody tries to answer on them."""
+        self._cutting = True
         for connection in list(self._server.server_state.connections):
             transport = getattr(connection, "transport", None)
             if transport is not None:
                 transport.abort()
-        if task.done() and not task.cancelled():
-            task.result()
-        return bool(done)
+        await asyncio.sleep(0)
+        left = {task, *self._server.server_state.tasks}
+        for each in left:
+            each.cancel()
+        await asyncio.wait(left, timeout=1.0)
+
+    async def _serve_one(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._app(scope, receive, send)
+        except asyncio.CancelledError:
+            if not self._cutting:
+                raise  # else it ends here: uvicorn would report a cut request as an error
