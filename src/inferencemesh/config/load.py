@@ -1,0 +1,209 @@
+"""From a file to a checked `Mesh`, or to every reason why not, each with its place.
+
+Stages: YAML → references (`${NAME}`, `{file: PATH}`) → schema → rules over several values → what is not built yet.
+Where some values are wrong, the later stages still run on the rest, so that one run shows everything.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import Any
+
+from pydantic import ValidationError
+
+from inferencemesh.config import checks, unbuilt
+from inferencemesh.config.interpolate import expand
+from inferencemesh.config.kinds import nearest
+from inferencemesh.config.model import Mesh
+from inferencemesh.config.outline import entries, keys_of, section_at
+from inferencemesh.config.problems import ConfigError, Path, Problem
+from inferencemesh.config.yamlmap import MAX_BYTES, Document, read_yaml
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A usable configuration, and what is odd about it."""
+
+    mesh: Mesh
+    warnings: tuple[Problem, ...]
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, object] | None = None,
+) -> Mesh:
+    """Load a configuration file; see `read`.
+
+    Raises:
+        ConfigError: with every problem.
+
+    """
+    return read(path, environ=environ, overrides=overrides).mesh
+
+
+def read(
+    path: str | os.PathLike[str],
+    *,
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, object] | None = None,
+) -> Loaded:
+    """Load a configuration file; `-` is standard input.
+
+    `environ` is where `${NAME}` is looked up (default: the process's environment). `overrides` are values of the
+    command line by dotted key (`{"server.port": 9000}`), which replace those of the file before anything is checked.
+
+    Raises:
+        ConfigError: with every problem.
+
+    """
+    file = os.fspath(path)
+    document = read_yaml(_raw(file), file)
+    expand(document, os.environ if environ is None else environ, FilePath(file).parent)
+    return _validated(document, file, overrides or {})
+
+
+def from_document(data: Mapping[str, Any]) -> Mesh:
+    """A configuration from values as a file would hold them. References are not replaced.
+
+    Raises:
+        ConfigError: with every problem; they have no lines.
+
+    """
+    return _validated(Document(copy.deepcopy(dict(data))), "", {}).mesh
+
+
+def _raw(file: str) -> bytes:
+    try:
+        if file == "-":
+            return sys.stdin.buffer.read(MAX_BYTES + 1)
+        with open(file, "rb") as stream:
+            return stream.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        message = "there is no such file"
+    except IsADirectoryError:
+        message = "is a directory; name the file in it"
+    except OSError as error:
+        message = f"cannot be read: {error.strerror or error}"
+    except ValueError:
+        message = "is not a file name"
+    raise ConfigError(file, [Problem(message)])
+
+
+def _validated(document: Document, file: str, overrides: Mapping[str, object]) -> Loaded:
+    data = document.data
+    if not isinstance(data, dict):
+        at = document.position(())
+        what = "is empty" if data is None else "must be a mapping of sections"
+        problem = Problem(f"{what}; it needs at least `backends`", "", *(at or (None, None)))
+        raise ConfigError(file, [*document.problems, problem])
+    for key, value in overrides.items():
+        _put(data, key.split("."), value)
+    problems = list(document.problems)
+    broken = {problem.path for problem in problems}
+    mesh: Mesh | None
+    try:
+        mesh = Mesh.model_validate(data)
+    except ValidationError as error:
+        schema = _of_schema(error, document)
+        problems += [problem for _, problem in schema if not _inside(problem.path, broken)]
+        mesh = _salvaged(data, [path for path, _ in schema])
+        broken |= {problem.path for _, problem in schema}
+    if mesh is not None:
+        found = [*checks.errors(mesh), *unbuilt.refused(mesh)]
+        rules = [document.problem(path, message) for path, message in found]
+        problems += [problem for problem in rules if not _inside(problem.path, broken)]
+    if problems or mesh is None:
+        raise ConfigError(file, problems)
+    return Loaded(mesh, tuple(document.problem(path, message) for path, message in checks.warnings(mesh)))
+
+
+def _put(data: dict[str, Any], keys: list[str], value: object) -> None:
+    for key in keys[:-1]:
+        inner = data.get(key)
+        if not isinstance(inner, dict):
+            inner = data[key] = {}
+        data = inner
+    data[keys[-1]] = value
+
+
+def _inside(path: str, broken: set[str]) -> bool:
+    """Whether the path is one of those, or lies within one: then its problem is a consequence."""
+    return any(path == b or path.startswith((f"{b}.", f"{b}[")) for b in broken if b)
+
+
+def _of_schema(error: ValidationError, document: Document) -> list[tuple[Path, Problem]]:
+    """The schema's errors with their places; the path is the one to take out of the data."""
+    result: dict[tuple[Path, str], Problem] = {}
+    for item in error.errors(include_url=False, include_input=False):
+        path, kind = _written_path(item["loc"], document.data), item["type"]
+        if kind == "missing":
+            path = (*path, str(item["loc"][-1]))
+            problem = document.problem(path, "is required")
+        elif kind == "extra_forbidden":
+            problem = document.problem(path, _unknown(path), key=True)
+        else:
+            problem = document.problem(path, _message(item))
+        result.setdefault((path, problem.message), problem)
+    return [(path, problem) for (path, _), problem in result.items()]
+
+
+def _written_path(loc: tuple[int | str, ...], data: object) -> Path:
+    """The part of a validation error's location that exists in the data."""
+    path: Path = ()
+    for part in loc:
+        if (isinstance(data, dict) and part in data) or (
+            isinstance(data, list) and isinstance(part, int) and part < len(data)
+        ):
+            data = data[part]
+        else:
+            break
+        path = (*path, part)
+    return path
+
+
+def _message(item: Any) -> str:
+    kind = item["type"]
+    if kind == "value_error":
+        return str(item["ctx"]["error"])
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return "must be a mapping of keys to values"
+    if kind == "tuple_type":
+        return "must be a list"
+    return str(item["msg"])
+
+
+def _unknown(path: Path) -> str:
+    section, key = section_at(path[:-1]), str(path[-1])
+    known = list(keys_of(section)) if section is not None else []
+    meant = nearest(key, known)
+    if meant:
+        return f"unknown key; did you mean `{meant}`?"
+    homes = [entry.path for entry in entries() if entry.path.rpartition(".")[2] == key]
+    if homes:
+        return f"unknown key here; there is `{homes[0]}`"
+    return f"unknown key; known here: {', '.join(known)}"
+
+
+def _salvaged(data: dict[str, Any], wrong: list[Path]) -> Mesh | None:
+    """The configuration without the wrong values, if what is left can be read."""
+    rest = copy.deepcopy(data)
+    for path in wrong:
+        node: Any = rest
+        for part in path[:-1]:
+            node = node[part] if isinstance(node, list) or part in node else None
+        if not path or not isinstance(node, dict):
+            return None
+        node.pop(path[-1], None)
+        if len(path) == 1 and path[0] in Mesh.model_fields:
+            return None  # without a whole section the rules would blame the innocent
+    try:
+        return Mesh.model_validate(rest)
+    except ValidationError:
+        return None
