@@ -8,12 +8,12 @@ from typing import Any
 
 import httpx
 from starlette.types import ASGIApp
-from tests.telemetry import facts
 
 from inferencemesh.admin.state import BackendFacts, Estimate, StateExtras, TenantLimits, build_state
 from inferencemesh.core.snapshot import Snapshot
 from inferencemesh.telemetry.aggregate import Aggregate
 from inferencemesh.telemetry.prometheus import MeshCollector, MeshRegistry, metrics_registry
+from tests.telemetry import facts
 
 EXTRAS = StateExtras(
     started_at=1_790_000_000.0,

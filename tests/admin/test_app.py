@@ -4,9 +4,9 @@ import re
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.admin.fakes import FakeView, ask
 
 from inferencemesh.admin.app import admin_app, dashboard_files, metrics_app
+from tests.admin.fakes import FakeView, ask
 
 TOKEN = "a-token-of-some-length"
 OPEN = ["/", "/health", "/static/app.js", "/static/style.css"]

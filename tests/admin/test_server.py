@@ -9,10 +9,10 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.admin.fakes import FakeView
 
 from inferencemesh.admin.app import admin_app
 from inferencemesh.admin.server import AdminServer, bind
+from tests.admin.fakes import FakeView
 
 
 async def served(use: Callable[[AdminServer], Awaitable[None]], app: Any = None) -> None:

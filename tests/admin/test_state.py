@@ -3,10 +3,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.admin.fakes import EXTRAS
-from tests.telemetry.facts import snapshot
 
 from inferencemesh.admin.state import StateExtras, build_state, public_url
+from tests.admin.fakes import EXTRAS
+from tests.telemetry.facts import snapshot
 
 AT = 1_790_000_100.0
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from tests.admin.fakes import EXTRAS, FakeView
 
 from inferencemesh.admin.app import admin_app
 from inferencemesh.admin.server import AdminServer, bind
 from inferencemesh.core.snapshot import LineView, Snapshot, TenantView
+from tests.admin.fakes import EXTRAS, FakeView
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = [

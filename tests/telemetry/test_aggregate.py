@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.telemetry.facts import ended, refused
 
 from inferencemesh.core.events import BackendChanged, Drained, Retried, WaitEnded
 from inferencemesh.core.outcome import Phase
 from inferencemesh.telemetry.aggregate import HISTOGRAMS, Aggregate, Histogram
 from inferencemesh.telemetry.recent import RecentRates
+from tests.telemetry.facts import ended, refused
 
 
 def aggregate(**options) -> Aggregate:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import io
 import json
 import logging
@@ -11,12 +12,12 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.telemetry.facts import ended, refused
 
 from inferencemesh.core.events import BackendChanged, Drained, Retried
 from inferencemesh.core.outcome import Phase
 from inferencemesh.telemetry.log import Log, stream_sink
 from inferencemesh.telemetry.writer import LineWriter
+from tests.telemetry.facts import ended, refused
 
 # Contract F3, with what the interface adds.
 F3 = {
@@ -190,6 +191,14 @@ def test_binary_streams_work_too(tmp_path):
     with path.open("a") as file:
         stream_sink(file)(b"two\n")
     assert path.read_bytes() == b"one\ntwo\n"
+
+
+def test_a_stream_that_nobody_else_holds_stays_open():
+    kept = io.BytesIO()
+    write = stream_sink(io.TextIOWrapper(kept))
+    gc.collect()
+    write(b"one\n")
+    assert kept.getvalue() == b"one\n"
 
 
 def test_nonsense_settings_are_refused():

@@ -6,11 +6,11 @@ from prometheus_client.exposition import choose_encoder, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
-from tests.telemetry.facts import ended, refused, snapshot
 
 from inferencemesh.core.events import Drained, Retried, WaitEnded
 from inferencemesh.telemetry.aggregate import Aggregate
 from inferencemesh.telemetry.prometheus import MeshCollector, metrics_registry
+from tests.telemetry.facts import ended, refused, snapshot
 
 # The names and labels that the interface fixes, as far as they can be fed.
 INTERFACE = {

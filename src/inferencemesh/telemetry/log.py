@@ -89,16 +89,29 @@ def redact(_logger: Any, _method: str, fields: Fields) -> Fields:
     return fields
 
 
-def tidy(_logger: Any, _method: str, fields: Fields) -> Fields:
-    """Bound the text of every value, and make `at` readable (UTC, milliseconds)."""
+def bound(_logger: Any, _method: str, fields: Fields) -> Fields:
+    """Bound the text of every value of a message; a request's fields are bounded as they are made."""
     for name, value in fields.items():
         if isinstance(value, str) and len(value) > MAX_TEXT:
             fields[name] = value[:MAX_TEXT] + "…"
-    at = fields.get("at")
-    if isinstance(at, int | float):
-        stamp = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
-        fields["at"] = stamp.replace("+00:00", "Z")
     return fields
+
+
+class Stamp:
+    """Make `at` readable: UTC with milliseconds. Most lines share their second with the line before."""
+
+    def __init__(self) -> None:
+        self._second = -1
+        self._text = ""
+
+    def __call__(self, _logger: Any, _method: str, fields: Fields) -> Fields:
+        """Replace Unix seconds by text."""
+        second, millis = divmod(int(fields["at"] * 1000), 1000)
+        if second != self._second:
+            self._second = second
+            self._text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        fields["at"] = f"{self._text}.{millis:03d}Z"
+        return fields
 
 
 def for_people(_logger: Any, _method: str, fields: Fields) -> Fields:
@@ -120,7 +133,7 @@ def _dumps(fields: Any, **_: Any) -> bytes:
 
 def _renderers(format_: str, *, colours: bool) -> list[Processor]:
     if format_ == "json":
-        return [tidy, structlog.processors.JSONRenderer(serializer=_dumps)]
+        return [Stamp(), structlog.processors.JSONRenderer(serializer=_dumps)]
     console = structlog.dev.ConsoleRenderer(
         colors=colours,
         sort_keys=False,
@@ -128,7 +141,7 @@ def _renderers(format_: str, *, colours: bool) -> list[Processor]:
         timestamp_key="at",
         exception_formatter=structlog.dev.plain_traceback,
     )
-    return [tidy, for_people, console]
+    return [Stamp(), for_people, console]
 
 
 def stream_sink(stream: IO[Any]) -> Sink:
@@ -141,9 +154,10 @@ def stream_sink(stream: IO[Any]) -> Sink:
             stream.flush()
 
         return write_text
-    target = binary if binary is not None else stream
 
     def write(data: bytes) -> None:
+        # Through the stream each time: a text layer that nobody holds any more closes its bytes.
+        target = stream.buffer if binary is not None else stream  # type: ignore[attr-defined]
         target.write(data)
         target.flush()
 
@@ -257,14 +271,20 @@ class Log:
         return self._writer.close(timeout_s)
 
     def _render(self, entry: _Entry) -> bytes:
-        fields: Any = request_fields(entry) if isinstance(entry, RequestEnded | RequestRefused) else entry
+        fields: Any
+        if isinstance(entry, RequestEnded | RequestRefused):
+            fields = request_fields(entry)
+        else:
+            fields = bound(None, "", entry)
         for process in self._processors:
             fields = process(None, "", fields)
         return fields if isinstance(fields, bytes) else f"{fields}\n".encode()
 
 
 def _stamp(_logger: Any, _method: str, fields: Fields) -> Fields:
-    return {"at": time.time(), **fields}
+    stamped: Fields = {"at": 0.0, **fields}  # first in the line
+    stamped["at"] = time.time()  # and always ours
+    return stamped
 
 
 def _hand_over(_logger: Any, _method: str, fields: Fields) -> tuple[tuple[Fields], Mapping[str, Any]]:
