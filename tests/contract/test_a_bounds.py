@@ -116,7 +116,12 @@ def test_A7_one_deadline(sim):
         answer = await ask(running.port, chat(), "x-mesh-timeout: 0.5")
         assert answer.headers["x-mesh-code"] == "deadline_exceeded"
         assert answer.status == 504
-        for nonsense in ("x-mesh-timeout: soon", "x-mesh-timeout: -1", "x-mesh-timeout: 0", "x-mesh-timeout: nan"):
+        for nonsense in (
+            "x-mesh-timeout: soon",
+            "x-mesh-timeout: -1",
+            "x-mesh-timeout: 0",
+            "x-mesh-timeout: nan",
+        ):
             answer = await ask(running.port, chat(), nonsense)
             assert (answer.status, answer.headers["x-mesh-code"]) == (400, "invalid_request")
         holder.leave()

@@ -40,7 +40,9 @@ def test_D5_a_light_tenant_beside_a_flood(sim):
 
     async def run(running):
         stop = asyncio.Event()
-        noise = asyncio.create_task(flood(running.port, "flood", 24, "tokens=4 first=100ms interval=100ms", stop))
+        noise = asyncio.create_task(
+            flood(running.port, "flood", 24, "tokens=4 first=100ms interval=100ms", stop)
+        )
         await until(lambda: running.state()["totals"]["waiting"] >= 12)
         waits = []
         for _ in range(20):
@@ -64,7 +66,9 @@ def test_D8_two_floods_cannot_keep_a_third_out_of_the_line(sim):
     async def run(running):
         stop = asyncio.Event()
         script = "tokens=4 interval=100ms"
-        noise = [asyncio.create_task(flood(running.port, name, 16, script, stop)) for name in ("flood", "flood2")]
+        noise = [
+            asyncio.create_task(flood(running.port, name, 16, script, stop)) for name in ("flood", "flood2")
+        ]
         await until(lambda: running.state()["totals"]["waiting"] >= 6)
         answers = [await ask(running.port, chat("tokens=1"), key("light")) for _ in range(15)]
         stop.set()
@@ -74,7 +78,9 @@ def test_D8_two_floods_cannot_keep_a_third_out_of_the_line(sim):
     document = mesh(sim.url, slots=2, tenants=TENANTS, model={"queue": {"max_waiting": 6}})
     with gateway(document) as running:
         answers = asyncio.run(run(running))
-        assert [answer.status for answer in answers] == [200] * 15, [a.headers.get("x-mesh-code") for a in answers]
+        assert [answer.status for answer in answers] == [200] * 15, [
+            a.headers.get("x-mesh-code") for a in answers
+        ]
         assert running.metric("requests_total", cause="displaced") >= 1
         assert running.metric("requests_total", tenant="light", cause="displaced") == 0
 

@@ -20,7 +20,10 @@ BAD_BODIES = {
     "nan": (('{"model":"demo","temperature":NaN,%s}' % MESSAGES).encode(), "invalid_json"),
     "infinity": (('{"model":"demo","temperature":-Infinity,%s}' % MESSAGES).encode(), "invalid_json"),
     "two-models": (('{"model":"demo","model":"other",%s}' % MESSAGES).encode(), "invalid_request"),
-    "two-streams": (('{"model":"demo","stream":true,"stream":false,%s}' % MESSAGES).encode(), "invalid_request"),
+    "two-streams": (
+        ('{"model":"demo","stream":true,"stream":false,%s}' % MESSAGES).encode(),
+        "invalid_request",
+    ),
     "hidden-second-model": (
         ('{"model":"demo","mod\\u0065l":"other",%s}' % MESSAGES).encode(),
         "invalid_request",
@@ -136,7 +139,9 @@ def test_G3_no_smuggling(running, case):
 
     async def send() -> bytes:
         head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-        call = await Call.open(running.port, (head + SMUGGLING[case] + "\r\n\r\n").encode() + b"0\r\n\r\n" + hidden)
+        call = await Call.open(
+            running.port, (head + SMUGGLING[case] + "\r\n\r\n").encode() + b"0\r\n\r\n" + hidden
+        )
         everything = await asyncio.wait_for(call.reader.read(-1), 20)
         call.leave()
         return everything
@@ -152,7 +157,13 @@ def test_G3_credentials_do_not_pass_and_framing_is_ours(running, sim):
     async def run():
         call = await Call.open(
             running.port,
-            post(chat("tokens=1"), "authorization: Bearer secret", "cookie: a=b", "connection: x-drop", "x-drop: 1"),
+            post(
+                chat("tokens=1"),
+                "authorization: Bearer secret",
+                "cookie: a=b",
+                "connection: x-drop",
+                "x-drop: 1",
+            ),
         )
         answer = await call.answer()
         call.leave()

@@ -22,10 +22,9 @@ from inferencemesh.runtime.drain import Drains
 from inferencemesh.runtime.gate import Gate
 from inferencemesh.runtime.http1.client import ClientConnection, ConnectError, UpstreamLost
 from inferencemesh.runtime.upstream import Upstream
-from inferencemesh.wire.chat import ChatTracker
-from inferencemesh.wire.plain import PlainResult, plain_result
+from inferencemesh.wire.chat import ChatTracker, plain_result
 from inferencemesh.wire.sse import EventTooLarge, Scanner
-from inferencemesh.wire.tracker import InBandError, Usage
+from inferencemesh.wire.tracker import InBandError, PlainResult, Usage
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -183,8 +182,9 @@ class Attempt:
         return await self.done
 
     async def backend_end(self, within_s: float) -> None:
-        """After the success marker: give the backend a short time to end its response, so that slot and
-        connection come back by its own end and not by ours.
+        """Give the backend a short time to end its response after the success marker.
+
+        Slot and connection then come back by its own end and not by ours.
         """
         if self.ended:
             return
@@ -278,10 +278,14 @@ class Attempt:
                 encoding = value.strip().lower()
         if encoding and encoding != b"identity":
             self._decode(encoding)
-        if self._plan.stream and 200 <= status < 300 and content_type.lower().startswith(b"text/event-stream"):
+        if (
+            self._plan.stream
+            and 200 <= status < 300
+            and content_type.lower().startswith(b"text/event-stream")
+        ):
             self._streaming = True
             self._scanner = Scanner(self._plan.max_event_bytes)
-            if self._plan.prefetch == "off" and not self.done.done():
+            if self._plan.prefetch == "off" and not self.done.done() and not self._outlet.started:
                 self._outlet.begin(status, headers, b"", length=None)
 
     def on_body(self, chunk: bytes) -> None:
@@ -321,7 +325,6 @@ class Attempt:
         self.ended = by_backend
         if not self.done.done():
             if self._streaming and by_backend and self.tracker.finished and not self._plan.strict_marker:
-                self.notes.append("marker_missing")
                 self._complete(b"")
             elif lost.code == "internal":
                 self.fail(MeshError("internal", "the gateway failed while it relayed the answer"))
@@ -340,8 +343,12 @@ class Attempt:
             return
         try:
             block = scanner.feed(data)
-        except EventTooLarge:
-            message = f"the backend sent an event larger than stream.max_event ({self._plan.max_event_bytes} bytes)"
+        except EventTooLarge as too_large:
+            if too_large.complete:
+                self._pass(too_large.complete)
+            message = (
+                f"the backend sent an event larger than stream.max_event ({self._plan.max_event_bytes} bytes)"
+            )
             self.fail(MeshError("upstream_protocol", message), fault=True)
             return
         if block:
@@ -360,8 +367,6 @@ class Attempt:
                 self._emit(block)
             self._in_band(tracker.error)
         elif tracker.marker:
-            if not tracker.finished:
-                self.notes.append("finish_missing")
             self._complete(block)
         else:
             self._emit(block)
@@ -414,7 +419,6 @@ class Attempt:
                 self._pass(tail.rstrip(b"\r\n") + b"\n\n")
                 return
         if self.tracker.complete and not self._plan.strict_marker:
-            self.notes.append("marker_missing")
             self._complete(b"")
             return
         if self.tracker.complete:
@@ -471,7 +475,9 @@ class Attempt:
         if status >= 400:
             return Result()  # the caller's own mistake: passed on with its body
         if not 200 <= status < 300:
-            return Result(MeshError("upstream_protocol", f"the backend answered {status}"), status, fault=True)
+            return Result(
+                MeshError("upstream_protocol", f"the backend answered {status}"), status, fault=True
+            )
         if result.error is not None:
             return self._error_result(result.error)
         if self._plan.stream:
@@ -485,7 +491,7 @@ class Attempt:
     # --- shared -----------------------------------------------------------------------------------------------
 
     def _in_band(self, error: InBandError) -> None:
-        if self.upstream.engine.is_full(None if error.status != 429 else 429, error):
+        if self.upstream.engine.is_full(200, error):
             self._resolve(Result(full=True, reason="full", not_before_s=_retry_after_s(self.headers)))
         else:
             self._resolve(self._error_result(error))
@@ -493,7 +499,9 @@ class Attempt:
     def _error_result(self, error: InBandError) -> Result:
         """An error inside a 200: its status, where it names one, decides like the real one (C3)."""
         reason = error.status if error.status is not None else "upstream_error"
-        return Result(MeshError("upstream_error", _said("the backend reported an error", error)), reason, fault=True)
+        return Result(
+            MeshError("upstream_error", _said("the backend reported an error", error)), reason, fault=True
+        )
 
     def _started(self) -> None:
         if not self._reported_start:
@@ -501,10 +509,15 @@ class Attempt:
             self._gate.started(self.lease)
 
     def _backend_ended(self) -> None:
-        if not self._closed:
+        # A slot that the backend refused as full is given back by `Gate.requeue`, in the step in which the believed
+        # capacity shrinks: freed before, it would be granted to the next waiter, who would find the same.
+        if not self._closed and not self._is_full():
             self._gate.release(self.lease)
         if self._end_waiter is not None:
             _wake(self._end_waiter)
+
+    def _is_full(self) -> bool:
+        return self.done.done() and not self.done.cancelled() and self.done.result().full
 
     def _resolve(self, result: Result) -> None:
         if not self.done.done():
@@ -531,12 +544,16 @@ class Attempt:
             try:
                 return inflater.decompress(data)
             except zlib.error:
-                self.fail(MeshError("upstream_protocol", "the backend's compressed body is broken"), fault=True)
+                self.fail(
+                    MeshError("upstream_protocol", "the backend's compressed body is broken"), fault=True
+                )
                 return b""
 
         self._inflate = inflate
         self.headers = [
-            (name, value) for name, value in self.headers if name not in (b"content-encoding", b"content-length")
+            (name, value)
+            for name, value in self.headers
+            if name not in (b"content-encoding", b"content-length")
         ]
 
 

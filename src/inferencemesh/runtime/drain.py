@@ -14,6 +14,7 @@ ours. Nothing is freed for age alone; an old drain is counted and alarmed instea
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 from inferencemesh.core.request import Lease
@@ -27,7 +28,9 @@ class Drain:
 
     __slots__ = ("_drains", "_timer", "conn", "lease", "overdue", "since", "state", "upstream")
 
-    def __init__(self, drains: Drains, lease: Lease, conn: ClientConnection | None, upstream: Upstream, now: float):
+    def __init__(
+        self, drains: Drains, lease: Lease, conn: ClientConnection | None, upstream: Upstream, now: float
+    ) -> None:
         self._drains = drains
         self.lease = lease
         self.conn = conn
@@ -148,10 +151,8 @@ class Drains:
         """Wait for open drains up to a bound; then give up their connections. Returns how many were abandoned."""
         if self._open and within_s > 0:
             self._idle = self.loop.create_future()
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._idle, within_s)
-            except TimeoutError:
-                pass
         abandoned = list(self._open)
         for drain in abandoned:
             drain.finish("shutdown")

@@ -42,7 +42,9 @@ class Services:
     drains: Drains
     loop: asyncio.AbstractEventLoop
     emit: Callable[[Event], None]
-    bug: Callable[[str, BaseException], None]  # an exception that should not have been, for the operator's log
+    bug: Callable[
+        [str, BaseException], None
+    ]  # an exception that should not have been, for the operator's log
     rng: random.Random
     upstreams: dict[str, Upstream]
     live: set[Exchange]
@@ -63,7 +65,6 @@ class Exchange:
         "_peek",
         "_services",
         "_settings",
-        "_task",
         "attempt",
         "attempts",
         "phase",
@@ -72,6 +73,7 @@ class Exchange:
         "status",
         "step",
         "stream",
+        "task",
         "trace",
     )
 
@@ -103,7 +105,7 @@ class Exchange:
         self._forced: tuple[MeshError, str] | None = None
         self._cause: str | None = None
         self._finalized = False
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin; from here on the exchange owns request, response and, once granted, the lease."""
@@ -113,9 +115,9 @@ class Exchange:
             self.responder.listen(
                 on_departure=self._departed, on_pause=self._caller_stalled, on_resume=self._caller_reads
             )
-            self._task = services.loop.create_task(self.run())
+            self.task = services.loop.create_task(self.run())
             # A task that is cancelled before its first step never enters its `finally`.
-            self._task.add_done_callback(self._task_done)
+            self.task.add_done_callback(self._task_done)
         except BaseException:
             self.finalize("internal")
             raise
@@ -177,10 +179,11 @@ class Exchange:
                 )
                 if result.ok:
                     return await self._deliver(attempt)
+                self._account(attempt, result)
+                self._back_to_the_line(attempt, result)
             finally:
                 attempt.close()
-            self._account(attempt, result)
-            lease = await self._again(lease, upstream, result)
+            lease = await self._granted_again(result)
 
     async def _deliver(self, attempt: Attempt) -> str:
         """The answer is complete. The slot ends with the backend's end, the response when the caller has it (B1)."""
@@ -204,32 +207,41 @@ class Exchange:
                     return SEND_TIMEOUT
         return OK
 
-    async def _again(self, lease: Lease, upstream: Upstream, result: Result) -> Lease:
-        """Back to the head of the line: for “full” (B6) or another attempt (A9). Else the failure is final."""
-        services, request = self._services, self.request
+    def _back_to_the_line(self, attempt: Attempt, result: Result) -> None:
+        """Back to the head of the line: for “full” (B6) or another attempt (A9). Else the failure is final.
+
+        Raises:
+            MeshError: it is final.
+        """
+        services, request, upstream = self._services, self.request, attempt.upstream
         if self._forced is not None:
             raise self._forced[0]
-        if result.full and not self._body_sent:
-            self.attempts -= 1
-            services.emit(Retried(upstream.name, "full"))
-            self.step = advance(self.step, Step.WAITING) if not self.responder.started else self.step
-            services.gate.requeue(lease, full=True, not_before_s=result.not_before_s)
-            return await services.gate.granted(request)
+        full = result.full and not self._body_sent
         error = result.error or MeshError("upstream_error", "the backend refused the request as full")
-        if (
+        if not full and (
             self._body_sent
             or result.reason not in self._settings.retry_on
             or not services.gate.may_retry(request, str(result.reason))
         ):
             raise error
-        services.emit(Retried(upstream.name, str(result.reason)))
-        self.step = advance(self.step, Step.WAITING) if not self.responder.started else self.step
-        services.gate.requeue(lease, full=False, avoid=True)
+        services.emit(Retried(upstream.name, "full" if full else str(result.reason)))
+        if full:
+            self.attempts -= 1
+            if not attempt.ended:
+                attempt.close()
+        else:
+            attempt.close()
+        if not self.responder.started:
+            self.step = advance(self.step, Step.WAITING)
+        services.gate.requeue(attempt.lease, full=full, avoid=not full, not_before_s=result.not_before_s)
+
+    async def _granted_again(self, result: Result) -> Lease:
         try:
-            return await services.gate.granted(request)
+            return await self._services.gate.granted(self.request)
         except MeshError as lost:
-            # The attempt's failure says more than the second wait's.
-            lost.message = f"{error.message}; a second attempt found no slot: {lost.message}"
+            if result.error is not None:
+                # The attempt's failure says more than the second wait's.
+                lost.message = f"{result.error.message}; no slot was found for another attempt: {lost.message}"
             raise
 
     def _account(self, attempt: Attempt, result: Result) -> None:
@@ -243,30 +255,34 @@ class Exchange:
 
     def _departed(self) -> None:
         """The caller is gone, or was cut off: everything that is done for it stops now (A6, B4)."""
-        if self.phase is not Phase.COMPLETE and self._task is not None:
-            self._task.cancel()
+        if self.phase is not Phase.COMPLETE and self.task is not None:
+            self.task.cancel()
 
     def abort(self, error: MeshError, cause: str | None = None) -> None:
         """End it from our side: deadline, shutdown, operator."""
-        if self._forced is not None or self.phase is Phase.COMPLETE or self._task is None:
+        if self._forced is not None or self.phase is Phase.COMPLETE or self.task is None:
             return
         self._forced = (error, cause or error.code)
         attempt = self.attempt
         if attempt is not None and attempt.sent and not attempt.done.done():
             attempt.fail(error)
         else:
-            self._task.cancel()
+            self.task.cancel()
 
     def shut_down(self) -> None:
         """The process ends and this request has not (B7)."""
-        self.abort(MeshError("shutting_down", "the gateway is shutting down; send it again", close=True), SHUTDOWN)
+        self.abort(
+            MeshError("shutting_down", "the gateway is shutting down; send it again", close=True), SHUTDOWN
+        )
 
     def check(self, now: float) -> None:
         """The sweep's visit."""
         if self.phase is Phase.COMPLETE:
             return
         if now >= self.request.deadline_at and self.step is not Step.WAITING:
-            self.abort(MeshError("deadline_exceeded", "the request's deadline passed before its answer was complete"))
+            self.abort(
+                MeshError("deadline_exceeded", "the request's deadline passed before its answer was complete")
+            )
             return
         attempt = self.attempt
         if attempt is not None:
@@ -349,14 +365,14 @@ class Exchange:
                 error, api="openai", request_id=self.request.id, phase=self.phase
             )
             self.status = status
-            responder.send(status, headers + self._own_headers(), body)
+            responder.send(status, headers + self._own_headers()[2:], body)
         elif not self.stream:
             responder.cut()  # a plain body cannot carry an error; only a cut tells the truth
         else:
             event = error_event(error, api="openai", request_id=self.request.id)
             if self._settings.on_failure == "event_then_cut":
                 responder.write(event)
-                responder.cut(flush=True)
+                responder.cut()
             else:
                 responder.finish(event)
 
@@ -482,6 +498,6 @@ class Exchange:
             events=attempt.tracker.events if attempt is not None else 0,
             tokens_in=usage.input_tokens if usage is not None else None,
             tokens_out=usage.output_tokens if usage is not None else None,
-            notes=tuple(attempt.notes) if attempt is not None else (),
+            notes=(*attempt.notes, *attempt.tracker.notes) if attempt is not None and attempt.sent else (),
             stage=stage,
         )

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from inferencemesh.core.admission import Admission, Displaced, Effect, Expired, Granted, Refused
+from inferencemesh.core.admission import Admission
+from inferencemesh.core.effects import Displaced, Effect, Expired, Granted, Refused
 from inferencemesh.core.errors import MeshError
 from inferencemesh.core.events import Drained, Event, WaitEnded
 from inferencemesh.core.outcome import Outcome
@@ -129,7 +130,7 @@ class Gate:
 
     def started(self, lease: Lease) -> None:
         """The backend produced content: proof of the believed capacity (B6)."""
-        self.admission.started(lease, self._clock())
+        self._apply(self.admission.started(lease, self._clock()))
 
     def report(self, backend: str, *, ok: bool) -> None:
         """An attempt's result, for the breaker."""
@@ -197,5 +198,8 @@ def error_of(effect: Refused | Expired | Displaced) -> MeshError:
     if refusal.estimate_s is not None:
         details["estimate_s"] = round(refusal.estimate_s, 3)
     return MeshError(
-        refusal.code, refusal.message or _MESSAGE_OF_TIMEOUT, retry_after_s=refusal.retry_after_s, details=details
+        refusal.code,
+        refusal.message or _MESSAGE_OF_TIMEOUT,
+        retry_after_s=refusal.retry_after_s,
+        details=details,
     )

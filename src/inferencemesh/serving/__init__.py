@@ -1,0 +1,1 @@
+"""The composition root: a running gateway of one process, its signals and its admin port."""

@@ -1,0 +1,91 @@
+"""What is found out about backends before the gateway starts: their models, and slots that say `auto`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import orjson
+
+from inferencemesh.runtime.build import upstream_of
+from inferencemesh.runtime.http1.client import ConnectError, UpstreamLost
+from inferencemesh.runtime.probes import fetch
+from inferencemesh.runtime.upstream import Upstream
+from inferencemesh.serving.process import StartError
+
+if TYPE_CHECKING:
+    from inferencemesh.config.schema import Mesh
+
+ASSUMED_SLOTS = 8  # for `serve --backend URL` without --slots: small enough for any engine's default
+ASK_S = 3.0
+
+
+async def resolve(mesh: Mesh) -> dict[str, int]:
+    """The slots of each backend whose configuration says `auto`.
+
+    Raises:
+        StartError: an engine reports none, and the configuration gives no number.
+    """
+    unknown = [backend.name for backend in mesh.backends if backend.slots == "auto"]
+    if unknown:
+        raise StartError(
+            f"backends[{', '.join(unknown)}]: slots: auto needs an engine that reports its slots, and the adapters "
+            "of this release cannot ask; write the number that the model server was started with "
+            "(vLLM --max-num-seqs, llama.cpp --parallel, Ollama OLLAMA_NUM_PARALLEL)"
+        )
+    return {}
+
+
+async def from_backends(
+    urls: Sequence[str],
+    *,
+    slots: int | None,
+    models: Sequence[str],
+    addresses: Mapping[str, Mapping[str, object]],
+) -> tuple[Mesh, list[str]]:
+    """A configuration for bare URLs, and lines that say what was found and assumed.
+
+    `addresses` holds the sections `server` and `admin`, as the command line gives them.
+
+    Every backend is asked for its models; all backends that name a model serve it.
+
+    Raises:
+        StartError: a URL is wrong, or no model is known.
+    """
+    from inferencemesh.config.model import Mesh
+    from inferencemesh.config.problems import ConfigError
+
+    count = slots or ASSUMED_SLOTS
+    sections = {name: dict(section) for name, section in addresses.items()}
+    serving: dict[str, list[str]] = {name: list(urls) for name in models}
+    lines: list[str] = []
+    try:
+        bare = Mesh.from_backends(urls, slots=count)
+        for backend in bare.backends:
+            upstream = upstream_of(bare, backend)
+            try:
+                names = await _models(upstream)
+            finally:
+                await upstream.pool.close()
+            said = f"models {', '.join(names)}" if names else "did not name its models"
+            lines.append(
+                f"{backend.name}: {said}; {count} slots {'as told' if slots else 'assumed (say --slots N)'}"
+            )
+            if not models:
+                for name in names:
+                    serving.setdefault(name, []).append(backend.url)
+        if not serving:
+            raise StartError("no backend named a model; start the backends first, or say --model NAME")
+        return Mesh.from_backends(urls, slots=count, models=serving, **sections), lines
+    except ConfigError as error:
+        raise StartError(str(error)) from error
+
+
+async def _models(upstream: Upstream) -> list[str]:
+    try:
+        status, body = await fetch(upstream, "/v1/models", ASK_S)
+        if status != 200:
+            return []
+        return [str(entry["id"]) for entry in orjson.loads(body)["data"]]
+    except (ConnectError, UpstreamLost, OSError, TimeoutError, ValueError, KeyError, TypeError):
+        return []
