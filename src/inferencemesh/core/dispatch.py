@@ -1,0 +1,365 @@
+"""Places in, slots out: every change of the books, and the loop that keeps the slots busy (contract A4, A5, D2).
+
+Whatever frees something marks its pool; `run` then grants until no eligible waiter fits any more. A wide
+waiter whose turn has come and who does not fit is pulled out of the fair line and *collects*: one backend
+gives nothing to anybody else until it fits there (contract A13). Tenants at their own limit are parked
+(contract D1).
+"""
+
+from __future__ import annotations
+
+from inferencemesh.core.breaker import BreakerState
+from inferencemesh.core.effects import Effect, Expired, Granted
+from inferencemesh.core.fairqueue import Flow, Need
+from inferencemesh.core.outcome import Outcome, Phase
+from inferencemesh.core.pool import Collecting, Pool
+from inferencemesh.core.refusal import refuse
+from inferencemesh.core.request import Lease, LeaseState, Request, RequestState
+from inferencemesh.core.served import Served
+from inferencemesh.core.slots import Backend
+from inferencemesh.core.state import State
+from inferencemesh.core.tenant import Tenant
+
+
+class Dispatch:
+    """The steps on the state. After each public call of admission no pool is left marked."""
+
+    __slots__ = ("_dirty", "state")
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self._dirty: list[Pool] = []
+
+    # --- places ---------------------------------------------------------------------------------------------
+
+    def enter(self, request: Request, model: Served, tenant: Tenant, now: float) -> None:
+        """Give `request` a place in its line and in the fair line of its pool."""
+        state = self.state
+        books = state.books
+        request.state = RequestState.WAITING
+        request._queued_at = now
+        request._expires_at = min(request.deadline_at, now + request._wait_left_s)
+        model.line.enter(request, tenant)
+        tenant.waiting += 1
+        books.waiting += 1
+        size = request.size_bytes
+        books.waiting_bytes += size
+        if request._exempt:
+            books.exempt_bytes += size
+        else:
+            state.places.add(tenant, 1)
+            if size:
+                state.bytes.add(tenant, size)
+        state.expiries.add(request, books.waiting)
+        model.pool.queue.add(request, model, tenant)
+        if not model.speed.waiting:
+            model.speed.line(True, now)
+
+    def _leave_line(self, request: Request, model: Served, now: float) -> None:
+        """Take the place back; the fair line is the caller's business."""
+        state = self.state
+        books = state.books
+        place = request._place
+        assert place is not None  # noqa: S101 - every waiter has one
+        tenant = place.tenant
+        model.line.leave(request)
+        tenant.waiting -= 1
+        books.waiting -= 1
+        size = request.size_bytes
+        books.waiting_bytes -= size
+        if request._exempt:
+            books.exempt_bytes -= size
+        else:
+            state.places.remove(tenant, 1)
+            if size:
+                state.bytes.remove(tenant, size)
+        waited = now - request._queued_at
+        if waited > 0:
+            request.waited_s += waited
+            request._wait_left_s -= waited
+        if not model.line.count:
+            model.speed.line(False, now)
+
+    def withdraw(self, request: Request, outcome: Outcome, now: float, *, refund: bool) -> None:
+        """A waiter is gone for good: settle it. What it had collected goes to others with the next `run`.
+
+        `refund` gives a collecting waiter's charge back; one that leaves by itself has kept slots from
+        others.
+        """
+        state = self.state
+        model = state.models[request.model]
+        pool = model.pool
+        place = request._place
+        assert place is not None  # noqa: S101 - every waiter has one
+        tenant = place.tenant
+        lane = request._lane
+        if lane is None:
+            self._leave_line(request, model, now)
+            self._uncollect(pool, pool.collecting[request], refund=refund)
+        else:
+            pool.queue.remove(request)
+            self._leave_line(request, model, now)
+            if lane.flow.idle:
+                pool.queue.rest(lane.flow)
+        request.state = RequestState.SETTLED
+        request.outcome = outcome
+        state.books.ended[outcome.kind] += 1
+        if tenant.parked_for is request:
+            tenant.parked_for = None
+            self._unpark(tenant)
+        if state.limits.max_running is not None:
+            self.mark(pool)  # it may have been the one whose width all others waited for
+
+    # --- slots ----------------------------------------------------------------------------------------------
+
+    def grant_at_once(
+        self, request: Request, model: Served, tenant: Tenant, backend: Backend, now: float
+    ) -> Lease:
+        """Grant a request that has no place, nobody eligible being before it."""
+        queue = model.pool.queue
+        flow = queue.flow(tenant)
+        key = queue.start(flow, model, request.width)
+        charged = self.state.charge.at_dispatch(request)
+        queue.charge(flow, charged, key)
+        queue.hold(flow)
+        return self._lease(request, model, flow, backend, charged, now)
+
+    def _lease(
+        self, request: Request, model: Served, flow: Flow, backend: Backend, charged: float, now: float
+    ) -> Lease:
+        books = self.state.books
+        width = request.width
+        lease = Lease(request, backend, width, now, flow)
+        lease._charged = charged
+        backend.take(lease)
+        model.route.chosen(backend)
+        tenant = flow.tenant
+        tenant.running += width
+        books.held += width
+        books.grants += 1
+        books.running += 1
+        model.speed.busy(width, now)
+        request.attempts += 1
+        request.lease = lease
+        request.state = RequestState.RUNNING
+        if tenant.max_running is not None and tenant.held >= tenant.max_running:
+            self._park(tenant, None)
+        return lease
+
+    def drain(self, lease: Lease, now: float) -> None:
+        """RUNNING to DRAINING: frees nothing."""
+        lease.backend.drain(lease, now)
+        tenant = lease._flow.tenant
+        tenant.running -= lease.width
+        tenant.draining += lease.width
+        if lease.backend.breaker.state is BreakerState.HALF_OPEN:
+            self.mark(self.state.pool_of[lease.backend])  # a half-open trial may have made way for the next
+
+    def free(self, lease: Lease, now: float) -> None:
+        """Give the slots back, to the backend that was captured at the grant."""
+        state = self.state
+        flow = lease._flow
+        tenant = flow.tenant
+        width = lease.width
+        if lease.state is LeaseState.RUNNING:
+            tenant.running -= width
+        else:
+            tenant.draining -= width
+        lease.backend.free(lease)
+        state.books.held -= width
+        state.books.settled += 1
+        state.models[lease.request.model].speed.busy(-width, now)
+        queue = flow.queue
+        if state.charge.corrects:
+            amount = state.charge.at_end(lease, lease._charged, now)
+            lease._charged += amount
+            queue.correct(flow, amount)
+        queue.unhold(flow)
+        if tenant.parked:
+            self._unpark(tenant)
+        self.mark(state.pool_of[lease.backend])
+
+    # --- eligibility ----------------------------------------------------------------------------------------
+
+    def _park(self, tenant: Tenant, head: Request | None) -> None:
+        tenant.parked = True
+        tenant.parked_for = head
+        for queue, flow in tenant.flows.items():
+            if flow.waiting:
+                queue.park(flow)
+
+    def _unpark(self, tenant: Tenant) -> None:
+        """Let the tenant back into its fair lines, if its limit leaves what its head needs."""
+        head = tenant.parked_for
+        if not tenant.room_for(1 if head is None else head.width):
+            return
+        tenant.parked = False
+        tenant.parked_for = None
+        for queue, flow in tenant.flows.items():
+            if flow.waiting:
+                queue.unpark(flow)
+                self.mark(self.state.pool_with[queue])
+
+    # --- collecting -----------------------------------------------------------------------------------------
+
+    def _collect(self, pool: Pool, request: Request, backend: Backend) -> None:
+        """Pull the winner out of the fair line, charged, and keep `backend` for it."""
+        lane = request._lane
+        assert lane is not None  # noqa: S101 - it has just won
+        flow = lane.flow
+        tenant = flow.tenant
+        key = flow.service + lane.offset
+        queue = pool.queue
+        queue.remove(request)
+        charged = self.state.charge.at_dispatch(request)
+        queue.charge(flow, charged, key)
+        queue.hold(flow)
+        backend.reserved_for = request
+        request._reserved = backend
+        tenant.collecting += request.width
+        self.state.books.held += request.width
+        pool.collecting[request] = Collecting(request, flow, backend, charged, key)
+        if tenant.max_running is not None and tenant.held >= tenant.max_running:
+            self._park(tenant, None)
+
+    def _uncollect(self, pool: Pool, item: Collecting, *, refund: bool) -> None:
+        """The reservation ends without a grant."""
+        request = item.request
+        tenant = item.flow.tenant
+        del pool.collecting[request]
+        item.backend.reserved_for = None
+        request._reserved = None
+        tenant.collecting -= request.width
+        self.state.books.held -= request.width
+        if refund:
+            pool.queue.correct(item.flow, -item.charged)
+        pool.queue.unhold(item.flow)
+        if tenant.parked:
+            self._unpark(tenant)
+        self.mark(pool)
+
+    def recheck(self, backend: Backend) -> None:
+        """After a change of `backend`: its collecting waiter goes back to the line if it can never fit there."""
+        request = backend.reserved_for
+        if request is None or (
+            backend.usable
+            and backend.breaker.state is BreakerState.CLOSED
+            and backend.capacity >= request.width
+        ):
+            return
+        pool = self.state.pool_of[backend]
+        item = pool.collecting[request]
+        tenant = item.flow.tenant
+        pool.queue.add(request, self.state.models[request.model], tenant)
+        self._uncollect(pool, item, refund=True)
+
+    # --- time -----------------------------------------------------------------------------------------------
+
+    def expire(self, request: Request, now: float, effects: list[Effect]) -> None:
+        """A waiter's time has come: its deadline, or else its queue timeout."""
+        code = "deadline_exceeded" if now >= request.deadline_at else "queue_timeout"
+        place = request._place
+        assert place is not None  # noqa: S101 - every waiter has one
+        self.withdraw(request, Outcome(Phase.BEFORE_HEADERS, code), now, refund=True)
+        refusal = refuse(code, self.state.models[request.model], place.tenant, now)
+        effects.append(Expired(request, refusal))
+
+    # --- the loop -------------------------------------------------------------------------------------------
+
+    def mark(self, pool: Pool) -> None:
+        """Something of `pool` may have become grantable."""
+        if not pool.dirty and (pool.queue.waiting or pool.collecting):
+            pool.dirty = True
+            self._dirty.append(pool)
+
+    def held_back(self, pool: Pool) -> bool:
+        """Whether somebody's turn has come who only waits for the bound over all backends."""
+        return pool.queue.winner(_servable) is not None
+
+    def run(self, now: float, effects: list[Effect]) -> None:
+        """Grant what can be granted in the marked pools. A waiter met past its deadline is expired instead."""
+        dirty = self._dirty
+        while dirty:
+            pool = dirty.pop(0)
+            pool.dirty = False
+            if pool.collecting:
+                self._serve_collecting(pool, now, effects)
+            while pool.queue.waiting and self._serve_next(pool, now, effects):
+                pass
+
+    def _serve_next(self, pool: Pool, now: float, effects: list[Effect]) -> bool:
+        """Do what the fair line's next step is; return False if there is none."""
+        queue = pool.queue
+        lane = queue.winner(_servable)
+        if lane is None:
+            return False
+        request = lane.head()
+        if request.deadline_at <= now:
+            self.expire(request, now, effects)
+            return True
+        flow = lane.flow
+        tenant = flow.tenant
+        width = request.width
+        if not tenant.room_for(width):
+            self._park(tenant, request)
+            return True
+        state = self.state
+        most = state.limits.max_running
+        if most is not None and state.books.held + width > most:
+            return False  # it is its turn: nobody overtakes it while it waits for the bound over all backends
+        need = lane.need
+        backend = need.backend
+        if backend is None:
+            return False
+        if not need.fits:
+            self._collect(pool, request, backend)
+            return True
+        model = need.model
+        key = flow.service + lane.offset
+        model.speed.left_line(now)
+        queue.remove(request)
+        self._leave_line(request, model, now)
+        charged = state.charge.at_dispatch(request)
+        queue.charge(flow, charged, key)
+        queue.hold(flow)
+        effects.append(Granted(request, self._lease(request, model, flow, backend, charged, now)))
+        return True
+
+    def _serve_collecting(self, pool: Pool, now: float, effects: list[Effect]) -> None:
+        """Grant the collecting waiters that fit by now: where they collect, or anywhere else of their model."""
+        for item in list(pool.collecting.values()):
+            request = item.request
+            if request not in pool.collecting:
+                continue
+            if request.deadline_at <= now:
+                self.expire(request, now, effects)
+                continue
+            width = request.width
+            model = self.state.models[request.model]
+            backend: Backend | None = item.backend
+            if item.backend.open < width:
+                backend = model.route.pick(width, request.avoid)
+                if backend is None:
+                    continue
+            assert backend is not None  # noqa: S101 - one of the two
+            del pool.collecting[request]
+            item.backend.reserved_for = None
+            request._reserved = None
+            item.flow.tenant.collecting -= width
+            self.state.books.held -= width
+            model.speed.left_line(now)
+            self._leave_line(request, model, now)
+            effects.append(
+                Granted(request, self._lease(request, model, item.flow, backend, item.charged, now))
+            )
+
+
+def _servable(need: Need) -> bool:
+    """Find what could serve `need` now: a backend where it fits, or one where it could start collecting."""
+    route = need.model.route
+    backend = route.pick(need.width, need.avoid)
+    need.fits = backend is not None
+    if backend is None and need.width > 1:
+        backend = route.collectable(need.width, need.avoid)
+    need.backend = backend
+    return backend is not None

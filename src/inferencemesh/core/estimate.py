@@ -1,0 +1,167 @@
+"""How fast a model's line moves, how long a wait will be, and when a refused caller should come back.
+
+Service time T = busy slot-seconds / completions over the recent past (half-life 30 s); streams still running
+count, so a run of short finishes does not fool it. The prior of 10 s holds until 20 completions are known.
+The line's speed is measured only while somebody waits: a quiet model's arrival rate says nothing about its
+speed.
+
+`Retry-After` by tickets: every refused caller of a tenant is given its own next instant in a virtual line
+that moves at the tenant's share of the speed, so callers do not return together (contract A10).
+"""
+
+from __future__ import annotations
+
+import random
+from math import exp, log, sqrt
+
+HALF_LIFE_S = 30.0
+PRIOR_S = 10.0
+KNOWN = 20  # completions before estimates are believed
+OPTIMISM = 1.28  # standard deviations given away before a request is called hopeless
+RETRY_MAX_S = 60.0
+
+_DECAY = log(2) / HALF_LIFE_S
+_STEADY = (
+    2.0  # completions' worth of weight that the long-run mean keeps, so that an idle hour is no surprise
+)
+
+
+class Speed:
+    """The measured speed of one model. Every call advances it to `now`."""
+
+    __slots__ = (
+        "_at",
+        "_busy",
+        "_done",
+        "_line_done",
+        "_line_s",
+        "_long_busy",
+        "_long_done",
+        "_slots",
+        "completions",
+        "waiting",
+    )
+
+    def __init__(self) -> None:
+        self.completions = 0
+        self.waiting = False  # whether anybody is in the line
+        self._at: float | None = None
+        self._slots = 0  # busy now
+        self._busy = 0.0  # slot-seconds, decayed
+        self._done = 0.0  # completions, decayed
+        self._long_busy = 0.0  # the same over about the last thousand completions
+        self._long_done = 0.0
+        self._line_s = 0.0  # seconds with somebody waiting, decayed by themselves
+        self._line_done = 0.0  # grants out of the line in them
+
+    def _advance(self, now: float) -> None:
+        if self._at is None:
+            self._at = now
+            return
+        elapsed = now - self._at
+        if elapsed <= 0:
+            return
+        self._at = now
+        kept = exp(-elapsed * _DECAY)
+        added = (1.0 - kept) / _DECAY
+        self._done *= kept
+        self._busy = self._busy * kept + self._slots * added
+        self._long_busy += self._slots * elapsed
+        if self.waiting:
+            self._line_done *= kept
+            self._line_s = self._line_s * kept + added
+
+    def busy(self, slots: int, now: float) -> None:
+        """`slots` more (or, negative, fewer) are working for this model."""
+        self._advance(now)
+        self._slots += slots
+
+    def completed(self, now: float) -> None:
+        """One request that had slots has come to its end."""
+        self._advance(now)
+        self.completions += 1
+        self._done += 1.0
+        self._long_done += 1.0
+        if self._long_done > 1000.0:
+            self._long_done *= 0.5
+            self._long_busy *= 0.5
+
+    def line(self, waiting: bool, now: float) -> None:
+        """The line became empty, or is so no longer."""
+        self._advance(now)
+        self.waiting = waiting
+
+    def left_line(self, now: float) -> None:
+        """A waiter was granted."""
+        self._advance(now)
+        self._line_done += 1.0
+
+    @property
+    def known(self) -> bool:
+        """Whether enough has completed to believe the estimates (contract A8)."""
+        return self.completions >= KNOWN
+
+    def service_s(self) -> float:
+        """Mean slot-seconds of one request; the prior until enough is known."""
+        if self.completions < KNOWN or self._long_done <= 0:
+            return PRIOR_S
+        mean = self._long_busy / self._long_done
+        return max(1e-3, (self._busy + _STEADY * mean) / (self._done + _STEADY))
+
+    def per_s(self, slots: int) -> float:
+        """Grants per second out of the line: as measured if it is, else what `slots` can do."""
+        if self._line_done >= 5.0 and self._line_s > 0.0:
+            return self._line_done / self._line_s
+        return max(slots, 1) / self.service_s()
+
+    def at_best_per_s(self, slots: int) -> float:
+        """The more hopeful of what was measured and what `slots` can do."""
+        return max(self.per_s(slots), max(slots, 1) / self.service_s())
+
+
+def is_hopeless(wait_s: float, ahead: int, left_s: float) -> bool:
+    """Whether even an optimistic reading of `wait_s`, as the `ahead`-th of its tenant, exceeds what is left (A8)."""
+    return wait_s * (1.0 - OPTIMISM / sqrt(ahead)) > left_s
+
+
+class Tickets:
+    """When the refused of one model should come back: one virtual line per tenant, bounded memory."""
+
+    __slots__ = ("_limit", "_next", "_rng")
+
+    def __init__(self, rng: random.Random, limit: int = 4096) -> None:
+        self._rng = rng
+        self._limit = limit
+        self._next: dict[str, float] = {}
+
+    def draw(self, tenant: str, now: float, per_s: float, backlog: float) -> float:
+        """Return seconds from `now`, within (0, 60], spread by up to half a second.
+
+        `per_s` is the tenant's share of the line's speed, `backlog` how many waiters of its own must have
+        gone before it is worth coming back.
+        """
+        step = 1.0 / per_s
+        at = now + max(0.0, backlog) * step
+        before = self._next.get(tenant)
+        if before is None:
+            if len(self._next) >= self._limit:
+                self._forget(now)
+        elif before > at:
+            at = before
+        at += step
+        wait_s = at - now
+        if wait_s > RETRY_MAX_S:
+            return self._rng.uniform(RETRY_MAX_S / 2, RETRY_MAX_S)
+        self._next[tenant] = at
+        return min(RETRY_MAX_S, wait_s + self._rng.random() * 0.5)
+
+    def spread(self, least_s: float, most_s: float) -> float:
+        """Return a time between the two at random, for refusals that the line's speed says nothing about."""
+        return self._rng.uniform(least_s, most_s)
+
+    def _forget(self, now: float) -> None:
+        """Drop the tickets that have been used; if all are still out, drop the older half."""
+        kept = {tenant: at for tenant, at in self._next.items() if at > now}
+        if len(kept) >= self._limit:
+            kept = dict(list(kept.items())[self._limit // 2 :])
+        self._next = kept

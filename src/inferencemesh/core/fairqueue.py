@@ -1,0 +1,418 @@
+"""Start-time fair queueing over the tenants of one pool (contract D3, D4, D6, D7).
+
+Sources: Goyal, Vin, Cheng, "Start-time fair queueing" (ToN 1997); Jin, Chase, Kaur, SFQ(D) (SIGMETRICS 2004)
+for many servers; Sheng et al., virtual token counters (OSDI 2024) for the lift; API priority and fairness in
+Kubernetes for charge and correction.
+
+Each tenant has a virtual service (charges / weight). Next is the eligible tenant with the least; virtual time
+V is the start of the last grant. A tenant that begins to wait, or is back under its own limit, is lifted to
+V: idleness buys nothing. With charges that are final at dispatch, two tenants that wait all the while differ
+by at most one charge each, normalised by weight, whatever the number of slots. Within a tenant the order is
+arrival + class offset.
+
+What a waiter needs (model, width, backends to avoid) is its *need*. Each need has a heap of the tenants that
+wait with it, by (virtual service, arrival number of the head), so that a need which nothing can serve now
+stands in nobody's way. A key that has risen is corrected when it comes to the top; one that has fallen is
+pushed anew and the old entry dropped when seen. One decision costs O(log tenants) and nothing per waiter.
+
+Models that share only some of their backends: a tenant whose model has few slots falls behind V for want of
+capacity, not of fairness. A newcomer to that model is then placed beside those who wait for it (`_level`),
+not behind what they have been waiting for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import TYPE_CHECKING
+
+from inferencemesh.core.tenant import Tenant
+
+if TYPE_CHECKING:
+    from inferencemesh.core.request import Request
+    from inferencemesh.core.served import Served
+    from inferencemesh.core.slots import Backend
+
+_MAX_RESTING = 10_000  # idle tenants whose last charges are still remembered
+
+
+class Need:
+    """What some waiters of a pool need: `width` slots on one backend of `model`, better none of `avoid`."""
+
+    __slots__ = ("avoid", "backend", "eligible", "fits", "heap", "lanes", "model", "width")
+
+    def __init__(self, model: Served, width: int, avoid: frozenset[str]) -> None:
+        self.model = model
+        self.width = width
+        self.avoid = avoid
+        self.lanes = 0  # tenants that wait with it, parked ones included
+        self.eligible = 0  # those that stand in the heap
+        self.heap: list[Entry] = []
+        self.backend: Backend | None = None  # what the present decision found for it
+        self.fits = False
+
+    def top(self) -> Entry | None:
+        """Return the entry of the eligible tenant with the least virtual service, corrected; None if none is."""
+        heap = self.heap
+        while heap:
+            entry = heap[0]
+            lane = entry[2]
+            if lane.entry is not entry:
+                heappop(heap)
+                continue
+            key = lane.flow.service + lane.offset
+            number = lane.head()._seq
+            if key == entry[0] and number == entry[1]:
+                return entry
+            lane.entry = entry = (key, number, lane)
+            heapreplace(heap, entry)
+        return None
+
+    def push(self, entry: Entry) -> None:
+        """Enter a lane's new key."""
+        heap = self.heap
+        if len(heap) > 2 * self.eligible + 32:
+            heap[:] = [kept for kept in heap if kept[2].entry is kept]
+            heapify(heap)
+        heappush(heap, entry)
+
+
+class Lane:
+    """One tenant's waiters of one need, in its own order."""
+
+    __slots__ = ("entry", "flow", "heap", "live", "need", "offset")
+
+    def __init__(self, flow: Flow, need: Need) -> None:
+        self.flow = flow
+        self.need = need
+        self.heap: list[tuple[float, int, Request]] = []
+        self.live = 0
+        self.offset = 0  # added to the flow's virtual service: 0 but where a model lags behind V
+        self.entry: Entry | None = None  # its valid entry in the need's heap; None while parked or empty
+
+    def __lt__(self, other: Lane) -> bool:
+        return False  # entries that tie are the same lane's, one of them stale
+
+    def head(self) -> Request:
+        """Return the first waiter; there must be one."""
+        heap = self.heap
+        while heap[0][2]._lane is not self:
+            heappop(heap)
+        return heap[0][2]
+
+
+Entry = tuple[int, int, Lane]
+
+
+class Flow:
+    """One tenant in one pool."""
+
+    __slots__ = ("held", "lanes", "queue", "resting", "service", "tenant", "waiting")
+
+    def __init__(self, queue: FairQueue, tenant: Tenant, service: int) -> None:
+        self.queue = queue
+        self.tenant = tenant
+        self.service = service  # virtual: charges / weight, in billionths
+        self.lanes: dict[Need, Lane] = {}
+        self.waiting = 0  # in the fair line: collecting waiters have been pulled out of it
+        self.held = 0  # leases and collecting waiters
+        self.resting = False  # has an entry among the idle
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing of it waits or is held here."""
+        return not (self.waiting or self.held)
+
+
+class FairQueue:
+    """The fair line of one pool."""
+
+    __slots__ = (
+        "_active",
+        "_dropped",
+        "_highest",
+        "_lags",
+        "_needs",
+        "_resting",
+        "flows",
+        "held",
+        "v",
+        "waiting",
+    )
+
+    def __init__(self, *, lags: bool = False, dropped: Callable[[Tenant], None] | None = None) -> None:
+        self.v = 0  # virtual time; never falls
+        self.flows: dict[Tenant, Flow] = {}
+        self.waiting = 0
+        self.held = 0  # leases and collecting waiters of all flows
+        self._highest = 0  # no flow's service is above
+        self._lags = lags  # whether models of the pool can be served at different speeds
+        self._dropped = dropped  # told of each tenant whose flow is forgotten
+        self._needs: dict[tuple[str, int, frozenset[str]], Need] = {}
+        self._active: dict[Need, None] = {}  # needs with waiters
+        self._resting: list[tuple[int, int, Flow]] = []  # idle flows by service; see `_advance`
+
+    # --- entering and leaving -------------------------------------------------------------------------------
+
+    def flow(self, tenant: Tenant) -> Flow:
+        """Return the tenant's flow, a new one at V if it has none."""
+        flow = self.flows.get(tenant)
+        if flow is None:
+            flow = self.flows[tenant] = tenant.flows[self] = Flow(self, tenant, self.v)
+        return flow
+
+    def need(self, model: Served, width: int, avoid: frozenset[str]) -> Need:
+        """Return the need of such a request."""
+        key = (model.name, width, avoid)
+        need = self._needs.get(key)
+        if need is None:
+            need = self._needs[key] = Need(model, width, avoid)
+        return need
+
+    def add(self, request: Request, model: Served, tenant: Tenant) -> None:
+        """Put `request` into the fair line."""
+        flow = self.flow(tenant)
+        need = self.need(model, request.width, request.avoid)
+        lane = flow.lanes.get(need)
+        if lane is None:
+            lane = flow.lanes[need] = Lane(flow, need)
+        if not lane.live:
+            if not need.lanes:
+                self._active[need] = None
+            need.lanes += 1
+            lane.offset = self._place(flow, need)
+        heap = lane.heap
+        if len(heap) > 2 * lane.live + 16:
+            heap[:] = [kept for kept in heap if kept[2]._lane is lane]
+            heapify(heap)
+        heappush(heap, (request._order, request._seq, request))
+        request._lane = lane
+        lane.live += 1
+        flow.waiting += 1
+        self.waiting += 1
+        if not tenant.parked and (lane.entry is None or request._exempt):
+            self._touch(lane)
+
+    def remove(self, request: Request) -> None:
+        """Take `request` out of the fair line: granted, collecting, or gone."""
+        lane = request._lane
+        assert lane is not None  # noqa: S101 - the caller knows that it is in the line
+        flow = lane.flow
+        was_head = lane.head() is request
+        request._lane = None
+        lane.live -= 1
+        flow.waiting -= 1
+        self.waiting -= 1
+        if not lane.live:
+            need = lane.need
+            lane.heap.clear()
+            if lane.entry is not None:
+                lane.entry = None
+                need.eligible -= 1
+            need.lanes -= 1
+            if not need.lanes:
+                del self._active[need]
+                need.heap.clear()
+                if need.avoid:
+                    del self._needs[need.model.name, need.width, need.avoid]
+            if need.avoid or len(flow.lanes) > 8:
+                del flow.lanes[need]
+        elif was_head and lane.entry is not None:
+            self._touch(lane)
+
+    def start(self, flow: Flow, model: Served, width: int) -> int:
+        """Lift a flow that is granted without having waited; return the key that the grant starts at."""
+        if flow.service < self.v and not flow.waiting:
+            flow.service = self.v
+            self._highest = max(self._highest, self.v)
+        return self.lifted(flow.tenant, model, width, frozenset()) if self._lags else flow.service
+
+    def lifted(self, tenant: Tenant, model: Served, width: int, avoid: frozenset[str]) -> int:
+        """Return the key that a waiter of `tenant` has, or would have if it came now."""
+        flow = self.flows.get(tenant)
+        need = self.need(model, width, avoid)
+        if flow is None:
+            return self._level(need)
+        lane = flow.lanes.get(need)
+        if lane is not None and lane.live:
+            return flow.service + lane.offset
+        service = flow.service if flow.waiting else max(flow.service, self.v)
+        return service + self._level(need) - min(service, self.v) if self._lags else service
+
+    # --- decisions ------------------------------------------------------------------------------------------
+
+    def winner(self, servable: Callable[[Need], bool]) -> Lane | None:
+        """Return the lane whose head is next among the needs that are `servable` now; None if there is none."""
+        best: Entry | None = None
+        for need in self._active:
+            if need.eligible and servable(need):
+                entry = need.top()
+                if entry is not None and (best is None or entry < best):
+                    best = entry
+            else:
+                need.backend = None
+        if best is None:
+            return None
+        lane = best[2]
+        if len(lane.flow.lanes) > 1:
+            lane = self._first_of(lane, best[0])
+        return lane
+
+    def _first_of(self, lane: Lane, key: int) -> Lane:
+        """Among the tenant's own lanes that could be served as well, return the one whose head comes first."""
+        head = lane.head()
+        flow = lane.flow
+        for other in flow.lanes.values():
+            if other.entry is None or other.need.backend is None or flow.service + other.offset != key:
+                continue
+            first = other.head()
+            if (first._order, first._seq) < (head._order, head._seq):
+                lane, head = other, first
+        return lane
+
+    # --- service --------------------------------------------------------------------------------------------
+
+    def charge(self, flow: Flow, amount: float, key: int) -> None:
+        """Charge a grant that started at `key`; virtual time follows."""
+        tenant = flow.tenant
+        flow.service = service = flow.service + round(amount * tenant.step)
+        tenant.charged += amount
+        tenant.standing = service
+        if service > self._highest:
+            self._highest = service
+        if key > self.v:
+            self.v = key
+            if self._resting:
+                self._forget()
+
+    def correct(self, flow: Flow, amount: float) -> None:
+        """Add `amount` to what the flow has been charged; negative gives back."""
+        delta = round(amount * flow.tenant.step)
+        flow.service += delta
+        flow.tenant.charged += amount
+        flow.tenant.standing = flow.service
+        if flow.service > self._highest:
+            self._highest = flow.service
+        if delta < 0 and flow.waiting:
+            for lane in flow.lanes.values():
+                if lane.entry is not None:
+                    self._touch(lane)
+
+    def hold(self, flow: Flow) -> None:
+        """The flow has one lease, or collecting waiter, more."""
+        flow.held += 1
+        self.held += 1
+
+    def unhold(self, flow: Flow) -> None:
+        """The flow has one lease, or collecting waiter, less."""
+        flow.held -= 1
+        self.held -= 1
+        if flow.idle:
+            self.rest(flow)
+
+    # --- eligibility ----------------------------------------------------------------------------------------
+
+    def park(self, flow: Flow) -> None:
+        """The tenant is at its own limit: it stands in nobody's way (contract D1)."""
+        for lane in flow.lanes.values():
+            if lane.entry is not None:
+                lane.entry = None
+                lane.need.eligible -= 1
+
+    def unpark(self, flow: Flow) -> None:
+        """The tenant is under its own limit again: lifted to V, as after idleness."""
+        if flow.service < self.v:
+            short = self.v - flow.service
+            flow.service = flow.tenant.standing = self.v
+            self._highest = max(self._highest, self.v)
+            for lane in flow.lanes.values():
+                lane.offset -= short
+        for lane in flow.lanes.values():
+            if lane.live:
+                behind = self._level(lane.need) - flow.service - lane.offset
+                if behind > 0:
+                    lane.offset += behind
+                self._touch(lane)
+
+    def _place(self, flow: Flow, need: Need) -> int:
+        """Lift a flow that begins to wait with `need`; return the offset of its lane."""
+        v = self.v
+        if flow.service < v and not flow.waiting:
+            flow.service = flow.tenant.standing = v
+            self._highest = max(self._highest, v)
+        if not self._lags:
+            return 0
+        return self._level(need) - min(flow.service, v)
+
+    def _level(self, need: Need) -> int:
+        """Return where newcomers stand: V, or beside those who compete for the same slots and lag behind it."""
+        level = self.v
+        if self._lags:
+            for other in self._active:
+                if (
+                    other.model is need.model
+                    and other.eligible
+                    and other.width <= need.width
+                    and other.avoid <= need.avoid
+                ):
+                    entry = other.top()
+                    if entry is not None and entry[0] < level:
+                        level = entry[0]
+        return level
+
+    def _touch(self, lane: Lane) -> None:
+        """Enter the lane, or move its entry forward; a key that rose is left to `Need.top`."""
+        key = lane.flow.service + lane.offset
+        number = lane.head()._seq
+        entry = lane.entry
+        if entry is None:
+            lane.need.eligible += 1
+        elif (key, number) >= (entry[0], entry[1]):
+            return
+        lane.entry = entry = (key, number, lane)
+        lane.need.push(entry)
+
+    # --- forgetting -----------------------------------------------------------------------------------------
+
+    def rest(self, flow: Flow) -> None:
+        """An idle flow is forgotten as soon as that changes nothing: when V has reached its service.
+
+        At the end of a busy period (nothing waits, nothing is held) V moves past everybody, as in SFQ.
+        """
+        if not (self.waiting or self.held):
+            self.v = max(self.v, self._highest)
+            self._resting.clear()
+            for gone in list(self.flows.values()):
+                self._drop(gone)
+        elif flow.service <= self.v:
+            self._drop(flow)
+        elif not flow.resting:
+            flow.resting = True
+            heappush(self._resting, (flow.service, id(flow), flow))
+            if len(self._resting) > _MAX_RESTING:
+                self._settle_rest()
+
+    def _drop(self, flow: Flow) -> None:
+        if self.flows.get(flow.tenant) is flow:
+            del self.flows[flow.tenant]
+            del flow.tenant.flows[self]
+            if self._dropped is not None:
+                self._dropped(flow.tenant)
+
+    def _forget(self) -> None:
+        while self._resting and self._resting[0][0] <= self.v:
+            self._settle_rest()
+
+    def _settle_rest(self) -> None:
+        """Forget the idle flow with the least service, or put it back if it has more by now.
+
+        Beyond the cap one charge is forgiven, to the flow that had the least.
+        """
+        _, _, flow = heappop(self._resting)
+        flow.resting = False
+        if flow.idle and self.flows.get(flow.tenant) is flow:
+            if flow.service > self.v and len(self._resting) < _MAX_RESTING:
+                flow.resting = True
+                heappush(self._resting, (flow.service, id(flow), flow))
+            else:
+                self._drop(flow)

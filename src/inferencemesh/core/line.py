@@ -1,0 +1,107 @@
+"""The line of one model: who has a place, how many there may be, who is the newest (contract A2, A3, D8).
+
+Places are counted apart from the order of service (`core.fairqueue`): a collecting request keeps its place,
+and a request that a backend sent back has one outside the bound.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from inferencemesh.core.model import ModelSpec
+from inferencemesh.core.places import Places
+from inferencemesh.core.request import Request, RequestState
+from inferencemesh.core.tenant import Tenant
+
+
+class TenantLine:
+    """One tenant's waiters in one model's line."""
+
+    __slots__ = ("_newest", "count", "displaceable", "offsets", "tenant")
+
+    def __init__(self, tenant: Tenant) -> None:
+        self.tenant = tenant
+        self.count = 0
+        self.displaceable = 0  # those that no backend has sent back
+        self.offsets: dict[float, int] = {}  # waiters by class offset
+        self._newest: list[Request] = []  # by arrival; those who left are dropped from the end, or compacted
+
+    def ahead(self, offset_s: float) -> int:
+        """Return how many of the tenant's waiters a newcomer of this class cannot overtake."""
+        if len(self.offsets) == 1 and offset_s in self.offsets:
+            return self.count
+        return sum(count for offset, count in self.offsets.items() if offset <= offset_s)
+
+    def newest(self) -> Request | None:
+        """Return the waiter that arrived last, those that a backend sent back aside."""
+        stack = self._newest
+        while stack:
+            if self._holds(stack[-1]):
+                return stack[-1]
+            stack.pop()
+        return None
+
+    def push(self, request: Request) -> None:
+        """Remember the newest arrival."""
+        stack = self._newest
+        if len(stack) > 2 * self.displaceable + 16:
+            stack[:] = [kept for kept in stack if self._holds(kept)]
+        stack.append(request)
+
+    def _holds(self, request: Request) -> bool:
+        return request.state is RequestState.WAITING and not request._exempt
+
+
+class Line:
+    """All waiters of one model. Depth and shares are exact at once, whoever leaves for whatever reason."""
+
+    __slots__ = ("count", "places", "spec", "tenants")
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self.spec = spec
+        self.count = 0
+        self.tenants: dict[Tenant, TenantLine] = {}
+        self.places = Places()
+
+    def limit(self, slots: int, service_s: float) -> int:
+        """Return the bound in force for `slots` usable slots and a mean service time of `service_s` seconds."""
+        spec = self.spec
+        if spec.max_waiting is not None:
+            return spec.max_waiting
+        return max(1, min(4 * slots, ceil(slots * spec.wait_budget_s / service_s)))
+
+    def enter(self, request: Request, tenant: Tenant) -> None:
+        """Give `request` a place."""
+        place = self.tenants.get(tenant)
+        if place is None:
+            place = self.tenants[tenant] = tenant.lines[self.spec.name] = TenantLine(tenant)
+        request._place = place
+        self.count += 1
+        place.count += 1
+        offset = request.class_offset_s
+        place.offsets[offset] = place.offsets.get(offset, 0) + 1
+        if not request._exempt:
+            place.displaceable += 1
+            place.push(request)
+            self.places.add(tenant, 1)
+
+    def leave(self, request: Request) -> None:
+        """Take the place of `request` back."""
+        place = request._place
+        assert place is not None  # noqa: S101 - only waiters are asked to leave
+        request._place = None
+        tenant = place.tenant
+        self.count -= 1
+        place.count -= 1
+        offset = request.class_offset_s
+        left = place.offsets[offset] - 1
+        if left:
+            place.offsets[offset] = left
+        else:
+            del place.offsets[offset]
+        if not request._exempt:
+            place.displaceable -= 1
+            self.places.remove(tenant, 1)
+        if not place.count:
+            del self.tenants[tenant]
+            del tenant.lines[self.spec.name]

@@ -1,0 +1,94 @@
+"""Sharing what is scarce for waiters (places, bytes) by weight, so that a flood can be told from a caller (D8).
+
+Amounts per tenant are exact at once. Who is most above its share is only asked for when the bound is hit: a
+heap over the tenants exists from the first such question until the amount has fallen to half of what it then
+was, so an uncontested line pays nothing for it. Asking costs O(log tenants) amortised, however many refusals
+there are.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush, heapreplace
+
+from inferencemesh.core.tenant import Tenant
+
+_Entry = tuple[float, int, int, Tenant]  # -amount/weight, -service, number, tenant
+
+
+class Places:
+    """Amounts of one bounded thing by tenant."""
+
+    __slots__ = ("_contested_at", "_heap", "_number", "amounts", "total", "weights")
+
+    def __init__(self) -> None:
+        self.amounts: dict[Tenant, int] = {}
+        self.total = 0
+        self.weights = 0.0  # of the tenants that have any
+        self._heap: list[_Entry] | None = None
+        self._contested_at = 0
+        self._number = 0
+
+    def add(self, tenant: Tenant, amount: int) -> None:
+        """Count `amount` more for `tenant`."""
+        held = self.amounts.get(tenant)
+        if held is None:
+            self.weights += tenant.weight
+            held = 0
+        held += amount
+        self.amounts[tenant] = held
+        self.total += amount
+        if self._heap is not None:
+            self._push(self._heap, tenant, held)
+
+    def remove(self, tenant: Tenant, amount: int) -> None:
+        """Count `amount` less for `tenant`."""
+        held = self.amounts[tenant] - amount
+        self.total -= amount
+        if held:
+            self.amounts[tenant] = held
+        else:
+            del self.amounts[tenant]
+            # Sums of floats drift; an empty line is the moment to start anew.
+            self.weights = self.weights - tenant.weight if self.amounts else 0.0
+        if self._heap is not None and self.total * 2 <= self._contested_at:
+            self._heap = None
+
+    def weights_with(self, tenant: Tenant) -> float:
+        """Return the weights of those that have any, `tenant` included."""
+        return self.weights if tenant in self.amounts else self.weights + tenant.weight
+
+    def share_per_weight(self, tenant: Tenant, limit: int) -> float:
+        """Return what of `limit` is due to a weight of 1 when `tenant` has some, too."""
+        return limit / self.weights_with(tenant)
+
+    def most(self) -> Tenant | None:
+        """Return the tenant with the most by weight; among equals the one that has had the most service."""
+        heap = self._heap
+        amounts = self.amounts
+        if heap is None or len(heap) > 2 * len(amounts) + 32:
+            heap = self._heap = []
+            self._contested_at = self.total
+            for tenant, held in amounts.items():
+                self._number += 1
+                heap.append((-held / tenant.weight, -tenant.standing, self._number, tenant))
+            heapify(heap)
+        while heap:
+            entry = heap[0]
+            tenant = entry[3]
+            held = amounts.get(tenant, 0)
+            if not held:
+                heappop(heap)
+                continue
+            ratio = -held / tenant.weight
+            if ratio == entry[0]:
+                return tenant
+            if ratio < entry[0]:
+                heappop(heap)  # it has more by now, and another entry that says so
+                continue
+            self._number += 1
+            heapreplace(heap, (ratio, -tenant.standing, self._number, tenant))
+        return None
+
+    def _push(self, heap: list[_Entry], tenant: Tenant, held: int) -> None:
+        self._number += 1
+        heappush(heap, (-held / tenant.weight, -tenant.standing, self._number, tenant))

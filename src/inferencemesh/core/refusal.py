@@ -1,0 +1,46 @@
+"""Words and numbers of a refusal: what it says and when it is worth coming back (contract A10)."""
+
+from __future__ import annotations
+
+from inferencemesh.core.effects import Refusal
+from inferencemesh.core.request import Request
+from inferencemesh.core.served import Served
+from inferencemesh.core.tenant import Tenant
+
+_LATER = "; come back after the time in Retry-After"
+
+MESSAGES: dict[str, str] = {
+    "queue_full": "every slot is busy and the line is full" + _LATER,
+    "queue_bytes_full": "every slot is busy and waiting requests take up all the memory they may" + _LATER,
+    "tenant_queue_full": "you have as many requests waiting as you may" + _LATER,
+    "deadline_unreachable": "no slot will be free before the request's deadline" + _LATER,
+    "queue_timeout": "waited too long for a free slot" + _LATER,
+    "deadline_exceeded": "the request's deadline has passed",
+    "displaced": "the line is full and this place went to a caller with less than its share" + _LATER,
+    "no_backend": "no backend of this model is available now" + _LATER,
+    "shutting_down": "the service is shutting down" + _LATER,
+}
+
+_SPREAD_S = {"no_backend": (1.0, 5.0), "shutting_down": (1.0, 5.0), "invalid_request": (1.0, 1.0)}
+"""Where the line's speed says nothing: come back within these bounds, not together."""
+
+_WOULD_HAVE_WAITED = frozenset(
+    {"queue_full", "queue_bytes_full", "tenant_queue_full", "deadline_unreachable"}
+)
+
+
+def refuse(code: str, model: Served, tenant: Tenant, now: float, request: Request | None = None) -> Refusal:
+    """Return the refusal of a newcomer (`request`) or of a waiter (None); draws its ticket for coming back."""
+    message = MESSAGES.get(code, code)
+    place: int | None = None
+    estimate_s: float | None = None
+    if request is not None:
+        if code in _WOULD_HAVE_WAITED:
+            place = model.line.count + 1
+            mine = model.line.tenants.get(tenant)
+            estimate_s = model.wait_s(tenant, (mine.count if mine is not None else 0) + 1)
+        elif code == "invalid_request":
+            message = f"the request needs {request.width} slots at once, more than it can ever be given"
+    spread = _SPREAD_S.get(code)
+    retry_after_s = model.retry_after_s(tenant, now) if spread is None else model.tickets.spread(*spread)
+    return Refusal(code, message, retry_after_s, place, estimate_s)

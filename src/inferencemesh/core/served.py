@@ -1,0 +1,63 @@
+"""A model as admission serves it: its backends, its line, its speed, the tickets of its refused callers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from inferencemesh.core.estimate import Speed, Tickets
+from inferencemesh.core.line import Line
+from inferencemesh.core.model import ModelSpec
+from inferencemesh.core.routing import Route
+from inferencemesh.core.slots import Backend
+from inferencemesh.core.tenant import Tenant
+
+if TYPE_CHECKING:
+    from inferencemesh.core.pool import Pool
+
+
+class Served:
+    """One model. Which pool it belongs to is decided once, from the backends that models share."""
+
+    __slots__ = ("line", "name", "pool", "route", "spec", "speed", "tickets")
+
+    def __init__(self, spec: ModelSpec, backends: Sequence[Backend], pool: Pool, rng: random.Random) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self.route = Route(backends, spec.routing)
+        self.pool = pool
+        self.line = Line(spec)
+        self.speed = Speed()
+        self.tickets = Tickets(rng)
+
+    def limit(self) -> int:
+        """Return the bound of the line in force now."""
+        if self.spec.max_waiting is not None:
+            return self.spec.max_waiting
+        return self.line.limit(self.route.usable_slots, self.speed.service_s())
+
+    def per_s(self, *, at_best: bool = False) -> float:
+        """Return how many waiters the line loses to grants per second."""
+        slots = self.route.usable_slots
+        return self.speed.at_best_per_s(slots) if at_best else self.speed.per_s(slots)
+
+    def share_of_speed(self, tenant: Tenant) -> float:
+        """Return the part of the line's speed that is due to `tenant` among those that wait, itself included."""
+        return tenant.weight / self.line.places.weights_with(tenant)
+
+    def wait_s(self, tenant: Tenant, ahead: int, *, at_best: bool = False) -> float:
+        """Return the expected wait of a newcomer that would be the `ahead`-th of its tenant in the line.
+
+        The lesser of what the whole line takes and what its tenant's share takes.
+        """
+        per_s = self.per_s(at_best=at_best)
+        return min((self.line.count + 1) / per_s, ahead / (per_s * self.share_of_speed(tenant)))
+
+    def retry_after_s(self, tenant: Tenant, now: float) -> float:
+        """Return when a refused caller of `tenant` should come back: seconds within (0, 60], spread."""
+        limit = self.limit()
+        place = self.line.tenants.get(tenant)
+        waiting = place.count if place is not None else 0
+        share = self.share_of_speed(tenant)
+        return self.tickets.draw(tenant.name, now, self.per_s() * share, waiting - limit * share / 2)
