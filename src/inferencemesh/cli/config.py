@@ -96,11 +96,10 @@ def hash_key() -> None:
     """
     from inferencemesh.auth.keys import hash_key as hashed
 
-    stdin = click.get_binary_stream("stdin")
-    if stdin.isatty():
-        raw = click.prompt("Key", hide_input=True, err=True).encode()
+    if sys.stdin.isatty():
+        raw = str(click.prompt("Key", hide_input=True, err=True)).encode()
     else:
-        raw = stdin.read(MAX_KEY_BYTES + 3)
+        raw = sys.stdin.buffer.read(MAX_KEY_BYTES + 3)
     key = raw.removesuffix(b"\n").removesuffix(b"\r")
     if not key:
         _refuse("no key: standard input is empty")

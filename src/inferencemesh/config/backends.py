@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from inferencemesh.config.kinds import Auto, Choice, Duration, Flag, Number, Secret, Text, Url, Whole
+from inferencemesh.config.kinds import Auto, Choice, Duration, Flag, Number, Whole
 from inferencemesh.config.section import Section
+from inferencemesh.config.texts import Secret, Text, Url
 
 EngineName = Literal[
     "auto", "vllm", "sglang", "llamacpp", "tgi", "ollama", "trtllm", "lmdeploy", "openai", "sim"
@@ -27,8 +28,9 @@ class Drain(Section):
 
     policy: Annotated[DrainPolicy, Choice(DrainPolicy)] = Field(
         default="auto",
-        description="`trust`: at once; `grace`: some time after the peer has closed too; `confirm`: on the engine's own "
-        "word; `worst_case`: at the request's own limit; `auto`: `confirm` where the engine can, else `grace`.",
+        description="`trust`: at once; `grace`: some time after the peer has closed too; `confirm`: on the "
+        "engine's own word; `worst_case`: at the request's own limit; `auto`: `confirm` where the engine can, "
+        "else `grace`.",
     )
     grace: Annotated[float | Auto, Duration(zero=True, auto=True)] = Field(
         default="auto",

@@ -205,6 +205,7 @@ def _known(named: tuple[Path, tuple[str, ...]], known: list[str], what: str) -> 
 
 
 def _no_such(what: str, name: str, known: list[str]) -> str:
+    known = list(dict.fromkeys(known))
     meant = nearest(name, known)
     if meant:
         return f"there is no {what} `{name}`; did you mean `{meant}`?"

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path as FilePath
 
-from inferencemesh.config.problems import Path
+from inferencemesh.config.problems import Path, Problem, path_text
 from inferencemesh.config.yamlmap import Document
 
 MAX_SECRET_BYTES = 64 * 1024
@@ -38,7 +38,7 @@ class _Expansion:
     def value(self, value: object, path: Path) -> object:
         if isinstance(value, dict):
             if set(value) == {"file"} and isinstance(value["file"], str):
-                return self._file(value["file"], (*path, "file"))
+                return self._file(value["file"], path)
             return {key: self.value(item, (*path, key)) for key, item in value.items()}
         if isinstance(value, list):
             return [self.value(item, (*path, i)) for i, item in enumerate(value)]
@@ -76,7 +76,7 @@ class _Expansion:
         return None if wrong else result
 
     def _file(self, name: str, path: Path) -> str | None:
-        expanded = self._text(name, path) if "$" in name else name
+        expanded = self._text(name, (*path, "file")) if "$" in name else name
         if expanded is None:
             return None
         file = self._base / expanded
@@ -95,5 +95,6 @@ class _Expansion:
             message = "is not UTF-8 text"
         except ValueError:
             message = "is not a file name"
-        self._document.problems.append(self._document.problem(path, f"the file {expanded} {message}"))
+        at = self._document.position((*path, "file")) or (None, None)
+        self._document.problems.append(Problem(f"the file {expanded} {message}", path_text(path), *at))
         return None

@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from inferencemesh.config.kinds import Auto, Choice, Duration, Flag, Host, Network, Secret, Size, Text, Whole
+from inferencemesh.config.kinds import Auto, Choice, Duration, Flag, Size, Whole
 from inferencemesh.config.section import Section
+from inferencemesh.config.texts import Host, Network, Secret, Text
 
 ShutdownWaiters = Literal["serve", "refuse"]
 
@@ -74,7 +75,7 @@ class Server(Section):
     )
     lame_duck: Annotated[float, Duration(zero=True)] = Field(
         default=0.0,
-        description="After SIGTERM: not ready, still answering (503) for so long; 5–15s behind a load balancer.",
+        description="After SIGTERM: not ready, still answering (503) for so long; 5s to 15s behind a load balancer.",
     )
     shutdown_grace: Annotated[float, Duration(zero=True)] = Field(
         default=300.0, description="How long running streams may go on after SIGTERM."

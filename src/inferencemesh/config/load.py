@@ -116,9 +116,10 @@ def _validated(document: Document, file: str, overrides: Mapping[str, object]) -
         mesh = _salvaged(data, [path for path, _ in schema])
         broken |= {problem.path for _, problem in schema}
     if mesh is not None:
-        found = [*checks.errors(mesh), *unbuilt.refused(mesh)]
-        rules = [document.problem(path, message) for path, message in found]
-        problems += [problem for problem in rules if not _inside(problem.path, broken)]
+        for rules in (unbuilt.refused(mesh), checks.errors(mesh)):
+            found = [document.problem(path, message) for path, message in rules]
+            problems += [problem for problem in found if not _inside(problem.path, broken)]
+            broken |= {problem.path for problem in found}
     if problems or mesh is None:
         raise ConfigError(file, problems)
     return Loaded(mesh, tuple(document.problem(path, message) for path, message in checks.warnings(mesh)))
@@ -154,18 +155,14 @@ def _of_schema(error: ValidationError, document: Document) -> list[tuple[Path, P
     return [(path, problem) for (path, _), problem in result.items()]
 
 
-def _written_path(loc: tuple[int | str, ...], data: object) -> Path:
+def _written_path(loc: tuple[int | str, ...], data: Any) -> Path:
     """The part of a validation error's location that exists in the data."""
-    path: Path = ()
-    for part in loc:
-        if (isinstance(data, dict) and part in data) or (
-            isinstance(data, list) and isinstance(part, int) and part < len(data)
-        ):
+    for length, part in enumerate(loc):
+        try:
             data = data[part]
-        else:
-            break
-        path = (*path, part)
-    return path
+        except (KeyError, IndexError, TypeError):
+            return loc[:length]
+    return loc
 
 
 def _message(item: Any) -> str:
@@ -195,14 +192,18 @@ def _salvaged(data: dict[str, Any], wrong: list[Path]) -> Mesh | None:
     """The configuration without the wrong values, if what is left can be read."""
     rest = copy.deepcopy(data)
     for path in wrong:
-        node: Any = rest
-        for part in path[:-1]:
-            node = node[part] if isinstance(node, list) or part in node else None
-        if not path or not isinstance(node, dict):
-            return None
-        node.pop(path[-1], None)
-        if len(path) == 1 and path[0] in Mesh.model_fields:
+        keys = list(path)
+        while keys and isinstance(keys[-1], int):  # the whole list: without one item the others would move
+            keys.pop()
+        if not keys or (len(keys) == 1 and keys[0] in Mesh.model_fields):
             return None  # without a whole section the rules would blame the innocent
+        node: Any = rest
+        for part in keys[:-1]:
+            node = node.get(part) if isinstance(node, dict) else node[part]
+            if not isinstance(node, dict | list):
+                break  # something around it is gone already
+        if isinstance(node, dict):
+            node.pop(keys[-1], None)
     try:
         return Mesh.model_validate(rest)
     except ValidationError:

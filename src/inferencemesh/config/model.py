@@ -15,12 +15,13 @@ from pydantic import Field, model_validator
 from inferencemesh.auth.keys import KeyEntry, KeyRing
 from inferencemesh.auth.tenants import Tenant as AuthTenant
 from inferencemesh.config.backends import Backend, Name
-from inferencemesh.config.kinds import Choice, Text
+from inferencemesh.config.kinds import Choice
 from inferencemesh.config.listeners import Admin, Server
 from inferencemesh.config.policies import Admission, Queue, Retries, Stream, Timeouts, merged
 from inferencemesh.config.section import Section
 from inferencemesh.config.service import Coordination, Telemetry
 from inferencemesh.config.tenancy import ANONYMOUS, DEFAULT_CLASSES, PriorityClass, Tenant
+from inferencemesh.config.texts import Text
 from inferencemesh.core.model import BackendSpec, BreakerSpec, Limits, ModelSpec, RetrySpec, TenantSpec
 
 Routing = Literal["least_busy", "round_robin", "prefix"]

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
-from inferencemesh.config.kinds import Auto, Choice, Duration, Flag, Json, Kind, Number, Size, Whole
+from inferencemesh.config.kinds import Auto, Choice, Duration, Flag, Number, RetryReason, Size, Whole
 from inferencemesh.config.section import Section
 
 OverloadStatus = Literal[503, 429]
@@ -34,7 +34,7 @@ class Queue(Section):
 
     max_waiting: Annotated[int | Auto, Whole(auto=True)] = Field(
         default="auto",
-        description="Waiters per model; `auto`: slots × `wait_budget` / mean service time, within [1, 4 × slots]; "
+        description="Waiters per model; `auto`: slots x `wait_budget` / mean service time, within [1, 4 x slots]; "
         "0: refuse at once.",
     )
     wait_budget: Annotated[float, Duration()] = Field(
@@ -116,29 +116,6 @@ class Timeouts(Section):
     cleanup: Annotated[float, Duration()] = Field(
         default=5.0, description="For cleanup that outlives its request (contract B3)."
     )
-
-
-class RetryReason(Kind):
-    """`connect`, or a 5xx status."""
-
-    def read(self, value: object) -> str | int:
-        if value == "connect":
-            return "connect"
-        text = str(value)
-        if text == "429":
-            raise ValueError(
-                "429 means “full”, which is no failure: it always goes back to its line (contract B6)"
-            )
-        if isinstance(value, bool) or not (text.isdecimal() and 500 <= int(text) <= 599):
-            raise ValueError("must be `connect` or a status from 500 to 599")
-        return int(text)
-
-    def describe(self) -> Json:
-        return {"anyOf": [{"const": "connect"}, {"type": "integer", "minimum": 500, "maximum": 599}]}
-
-    @property
-    def word(self) -> str:
-        return "`connect` or a status"
 
 
 class Retries(Section):

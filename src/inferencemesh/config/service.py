@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from inferencemesh.config.kinds import Choice, Duration, Flag, Number, Text, Url, Whole
+from inferencemesh.config.kinds import Choice, Duration, Flag, Number, Whole
 from inferencemesh.config.section import Section
+from inferencemesh.config.texts import Text, Url
 
 CoordinationMode = Literal["none", "partition", "redis"]
 OnLeaseLost = Literal["abort", "drain"]

@@ -8,6 +8,7 @@ import yaml
 
 from inferencemesh.config.model import Mesh
 from inferencemesh.config.section import Section
+from inferencemesh.config.yamlmap import RESOLVERS
 
 
 def as_document(mesh: Mesh) -> dict[str, Any]:
@@ -33,9 +34,31 @@ def as_document(mesh: Mesh) -> dict[str, Any]:
 
 def as_yaml(mesh: Mesh) -> str:
     """The effective configuration as YAML."""
-    return yaml.safe_dump(
-        as_document(mesh), sort_keys=False, allow_unicode=True, default_flow_style=None, width=100
+    return yaml.dump(
+        _escaped(as_document(mesh)),
+        Dumper=_Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=None,
+        width=100,
     )
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that either YAML 1.1 or our reading would take for something else."""
+
+
+for _first, _resolvers in RESOLVERS.items():
+    for _tag, _pattern in _resolvers:
+        _Dumper.add_implicit_resolver(_tag, _pattern, [_first])
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _escaped(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_escaped(item) for item in value]
+    return value.replace("$", "$$") if isinstance(value, str) else value
 
 
 def _plain(section: Section) -> dict[str, Any]:

@@ -9,9 +9,10 @@ from pydantic import Field
 
 from inferencemesh.auth.tenants import ANONYMOUS
 from inferencemesh.config.backends import Name, Weight
-from inferencemesh.config.kinds import Digest, Duration, Expiry, Number, Text, Whole
+from inferencemesh.config.kinds import Duration, Number, Whole
 from inferencemesh.config.policies import Queue, Timeouts
 from inferencemesh.config.section import Section
+from inferencemesh.config.texts import Digest, Expiry, Text
 
 
 class Key(Section):

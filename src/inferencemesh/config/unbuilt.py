@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inferencemesh.config.model import Mesh
+from inferencemesh.config.policies import merged
 from inferencemesh.config.problems import Path
 from inferencemesh.config.section import Section
 
@@ -91,8 +92,35 @@ def refused(mesh: Mesh) -> Iterator[tuple[Path, str]]:
     for row in UNBUILT:
         for path, value in _values(mesh, row.path.split("."), ()):
             if not row.built(value):
-                asked = f"`{value}`" if isinstance(value, str | int) else "this"
+                asked = f"`{_written(value)}`" if isinstance(value, str | int | float) else "this"
                 yield path, f"{asked} asks for what this release does not do yet; {row.instead}"
+    yield from _same_for_all(mesh)
+
+
+def _written(value: str | float) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _same_for_all(mesh: Mesh) -> Iterator[tuple[Path, str]]:
+    """What may be written in several places, but in this release has one value over all of them."""
+    for i, backend in enumerate(mesh.backends):
+        if backend.breaker != mesh.backends[0].breaker:
+            name = mesh.backends[0].name
+            yield (
+                ("backends", i, "breaker"),
+                f"differs from that of `{name}`: this release has one breaker setting for all; write the same",
+            )
+    for i, model in enumerate(mesh.models):
+        for section, key, general in (
+            (model.timeouts, "send", mesh.timeouts),
+            (model.retries, "attempts", mesh.retries),
+        ):
+            if section is not None and getattr(merged(general, section), key) != getattr(general, key):
+                home = "timeouts" if general is mesh.timeouts else "retries"
+                yield (
+                    ("models", i, home, key),
+                    f"differs from `{home}.{key}`: this release has one for all models; write it there",
+                )
 
 
 def _values(node: Any, keys: list[str], path: Path) -> Iterator[tuple[Path, Any]]:

@@ -14,14 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import yaml
-from yaml.events import AliasEvent
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from inferencemesh.config.problems import ConfigError, Path, Problem, path_text
 
-MAX_BYTES = 4 << 20  # some 20,000 tenants with their keys
+MAX_BYTES = 2 << 20  # some 10,000 tenants with their keys
 MAX_DEPTH = 32  # the schema has 5 levels
-MAX_VALUES = 500_000
+MAX_VALUES = 200_000
 
 _TAG = "tag:yaml.org,2002:"
 
@@ -128,10 +127,6 @@ class _Loader(yaml.SafeLoader):
         if self._depth >= MAX_DEPTH or self._nodes > MAX_VALUES:
             what = "is nested too deeply" if self._depth >= MAX_DEPTH else "holds too many values"
             raise yaml.composer.ComposerError(None, None, what, event.start_mark)
-        if isinstance(event, AliasEvent) and event.anchor not in self.anchors:
-            raise yaml.composer.ComposerError(
-                None, None, f"no anchor &{event.anchor} before this alias", event.start_mark
-            )
         self._depth += 1
         try:
             return super().compose_node(parent, index)
@@ -150,6 +145,7 @@ _implicit("int", r"(?:[-+]?[0-9]+|0x[0-9a-fA-F]+|0o[0-7]+)\Z", "-+0123456789")
 _implicit("float", r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z", "-+.0123456789")
 _implicit("float", r"(?:[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z", "-+.")
 _implicit("merge", r"<<\Z", "<")
+RESOLVERS = _Loader.yaml_implicit_resolvers
 
 
 def _read_int(text: str) -> int:
@@ -193,9 +189,7 @@ class _Reading:
         document = self._document
         at = Position(node.start_mark.line + 1, node.start_mark.column + 1)
         document.values[path] = at
-        self._values += 1
-        if self._values > MAX_VALUES or len(path) > MAX_DEPTH:
-            raise ConfigError(self._file, [Problem("grows too large by its aliases", path_text(path), *at)])
+        self._count(path, at)
         if isinstance(node, ScalarNode):
             return self._scalar(node, path)
         if id(node) in self._open:
@@ -207,11 +201,16 @@ class _Reading:
             return None
         self._open.add(id(node))
         try:
-            if isinstance(node, SequenceNode):
-                return [self._value(item, (*path, i)) for i, item in enumerate(node.value)]
-            return self._mapping(node, path)
+            if isinstance(node, MappingNode):
+                return self._mapping(node, path)
+            return [self._value(item, (*path, i)) for i, item in enumerate(node.value)]
         finally:
             self._open.discard(id(node))
+
+    def _count(self, path: Path, at: Position) -> None:
+        self._values += 1
+        if self._values > MAX_VALUES or len(path) > MAX_DEPTH:
+            raise ConfigError(self._file, [Problem("grows too large by its aliases", path_text(path), *at)])
 
     def _scalar(self, node: ScalarNode, path: Path) -> object:
         document = self._document
@@ -257,6 +256,7 @@ class _Reading:
     def _merge(self, node: Node, at: Position, path: Path, result: dict[str, object]) -> None:
         """`<<: *other`: keys that are not written here are taken from there; the first source wins."""
         for source in node.value if isinstance(node, SequenceNode) else [node]:
+            self._count(path, at)
             if not isinstance(source, MappingNode):
                 self._document.problems.append(Problem("`<<` takes a mapping", path_text(path), *at))
                 continue
