@@ -87,6 +87,7 @@ def test_the_process_speaks_through_the_same_writer():
     log.logger.bind(worker=1).error("odd", at_what="x")
     log.close()
     assert [line["event"] for line in sink.lines] == ["ready", "request", "odd"]
+    assert list(sink.lines[0]) == ["at", "level", "event", "public"]
     assert sink.lines[0]["public"] == "http://127.0.0.1:8080"
     assert sink.lines[2]["level"] == "error"
     assert sink.lines[2]["worker"] == 1

@@ -282,9 +282,9 @@ class Log:
 
 
 def _stamp(_logger: Any, _method: str, fields: Fields) -> Fields:
-    stamped: Fields = {"at": 0.0, **fields}  # first in the line
-    stamped["at"] = time.time()  # and always ours
-    return stamped
+    first = ("level", "event")
+    rest = {name: value for name, value in fields.items() if name != "at" and name not in first}
+    return {"at": time.time(), **{name: fields.get(name) for name in first}, **rest}
 
 
 def _hand_over(_logger: Any, _method: str, fields: Fields) -> tuple[tuple[Fields], Mapping[str, Any]]:

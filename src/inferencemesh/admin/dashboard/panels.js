@@ -24,7 +24,7 @@ export function drawTotals(state) {
   setClass(note, fits ? "sum" : "sum wrong");
 
   const apart = [["refused", count(totals.refused)]];
-  if (state.rates) apart.push(["completed per second", compact(state.rates.completed)]);
+  if (typeof state.rates?.completed === "number") apart.push(["completed per second", compact(state.rates.completed)]);
   keyed(byId("apart"), apart, (e) => e[0], term, (node, [name, value]) => {
     setText(node.firstChild, name);
     setText(node.children[1], value);
@@ -211,7 +211,7 @@ export function drawRequests(requests) {
     () => make("tr", "", make("th", "id"), ...Array.from({ length: 4 }, () => make("td")), ...Array.from({ length: 3 }, () => make("td", "n"))),
     (row, r) => {
       setAttr(row.children[0], "scope", "row");
-      const values = [r.id, r.tenant, r.model, r.backend ?? "–", r.state ?? r.phase ?? "–", duration(r.age_s), duration(r.waited_s), size(r.bytes_out)];
+      const values = [r.id, r.tenant, r.model, r.backend ?? "–", (r.step ?? r.state ?? "–").replaceAll("_", " "), duration(r.age_s), duration(r.waited_s), size(r.bytes_out)];
       values.forEach((value, i) => setText(row.children[i], value));
     },
   );
