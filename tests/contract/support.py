@@ -18,12 +18,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+Result = TypeVar("Result")
 TIMEOUT_S = 20.0  # generous: the machine may be busy; every bound that a clause names is asserted by itself
 
 
@@ -104,7 +105,7 @@ def gateway(document: dict[str, Any]) -> Iterator[Gateway]:
         path = Path(folder) / "mesh.yaml"
         path.write_text(json.dumps(document))
         process = subprocess.Popen(
-            [sys.executable, "-X", "dev", "-W", "error", "-m", "inferencemesh", "serve", "-c", str(path)],
+            [sys.executable, "-W", "error", "-m", "inferencemesh", "serve", "-c", str(path)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
@@ -200,6 +201,9 @@ class Answer:
         return self.json["error"]
 
 
+_open_calls: list[Call] = []
+
+
 @dataclass
 class Call:
     """One connection to the gateway."""
@@ -215,6 +219,7 @@ class Call:
             asyncio.open_connection("127.0.0.1", port, limit=limit), TIMEOUT_S
         )
         call = cls(reader, writer)
+        _open_calls.append(call)
         if data:
             call.send(data)
         return call
@@ -295,6 +300,21 @@ class Call:
 
     def half_close(self) -> None:
         self.writer.write_eof()
+
+
+def drive(test: Coroutine[Any, Any, Result]) -> Result:
+    """Run a test's coroutine, and see that its connections are closed before the loop is."""
+
+    async def whole() -> Result:
+        try:
+            return await test
+        finally:
+            for call in _open_calls:
+                call.writer.transport.abort()
+            await asyncio.gather(*(call.writer.wait_closed() for call in _open_calls), return_exceptions=True)
+            _open_calls.clear()
+
+    return asyncio.run(whole())
 
 
 async def ask(port: int, body: bytes, *headers: str) -> Answer:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 import pytest
 
-from tests.contract.support import Call, adds_up, ask, chat, gateway, idle, mesh, post, until
+from tests.contract.support import Call, adds_up, ask, chat, drive, gateway, idle, mesh, post, until
 
 TOLD_MS = 100  # B4: the upstream hears of a departure within this time
 BACK_S = 2.0  # and the slot is free again within this
@@ -50,7 +49,7 @@ def test_B4_departure(sim, script, stream, content, way):
         return left_at
 
     with gateway(mesh(sim.url, slots=1, engine="openai")) as running:
-        asyncio.run(run(running))
+        drive(run(running))
         state = running.state()
         assert state["totals"]["cancelled"] == 1
         assert adds_up(state)
@@ -78,7 +77,7 @@ def test_B4_told_within_100_ms(sim):
         return sorted(delays)
 
     with gateway(mesh(sim.url, slots=4)) as running:
-        delays = asyncio.run(run(running))
+        delays = drive(run(running))
     assert delays[len(delays) // 2] * 1000 < TOLD_MS, delays
 
 
@@ -90,7 +89,7 @@ def test_B4_a_client_that_leaves_after_the_marker_has_completed(sim):
         await until(lambda: running.state()["totals"]["completed"] == 1, show=running.state)
 
     with gateway(mesh(sim.url)) as running:
-        asyncio.run(run(running))
+        drive(run(running))
         assert running.metric("requests_total", phase="complete", cause="ok") == 1
 
 
@@ -103,7 +102,7 @@ def test_B4_pipelined_bytes_do_not_hide_departure(sim):
         await until(lambda: idle(running.state()))
 
     with gateway(mesh(sim.url)) as running:
-        asyncio.run(run(running))
+        drive(run(running))
         assert running.state()["totals"]["accepted"] == 1
 
 
@@ -126,7 +125,7 @@ def test_B5_a_slot_drains_until_the_backend_has_stopped(sim):
         sim.url, slots=1, model={"queue": {"timeout": "1s"}}, backend={"drain": {"policy": "worst_case"}}
     )
     with gateway(document) as running:
-        asyncio.run(run(running))
+        drive(run(running))
     assert sim.state()["peak_running"] == 1
 
 
@@ -138,7 +137,7 @@ def test_B5_trust_frees_at_once(sim):
         await until(lambda: idle(running.state()))
 
     with gateway(mesh(sim.url, slots=1, backend={"drain": {"policy": "trust"}})) as running:
-        asyncio.run(run(running))
+        drive(run(running))
         assert running.metric("drains_total", evidence="trust") == 1
 
 
@@ -151,7 +150,7 @@ def test_B6_full_goes_back_to_the_head_of_the_line(sim):
         assert (answer.status, answer.headers["x-mesh-code"]) == (503, "queue_timeout")
 
     with gateway(mesh(sim.url, slots=4, model={"queue": {"timeout": "2s"}})) as running:
-        asyncio.run(run(running))
+        drive(run(running))
         assert running.metric("retries_total", reason="full") >= 2
         assert running.metric("requests_total", cause="queue_timeout") == 1
         assert idle(running.state())
@@ -172,7 +171,7 @@ def test_B7_sigterm_lets_streams_finish_and_refuses_the_new(sim):
         stream.leave()
 
     with gateway(mesh(sim.url, server={"lame_duck": "1s"})) as running:
-        asyncio.run(run(running))
+        drive(run(running))
         assert running.process.wait(20) == 0
         assert any(line.get("event") == "stopped" for line in running.lines)
 
@@ -189,7 +188,7 @@ def test_B7_what_outlasts_the_grace_gets_the_error_event(sim):
         stream.leave()
 
     with gateway(mesh(sim.url, server={"shutdown_grace": "500ms"})) as running:
-        asyncio.run(run(running))
+        drive(run(running))
         assert running.process.wait(20) == 0
         assert running.requests_logged()[-1]["cause"] == "shutdown"
     assert sim.state()["running"] == 0
@@ -206,5 +205,5 @@ def test_B7_a_second_signal_ends_at_once(sim):
         stream.leave()
 
     with gateway(mesh(sim.url)) as running:
-        asyncio.run(run(running))
+        drive(run(running))
         assert running.process.wait(20) == 1

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.contract.support import Call, ask, chat, gateway, idle, mesh, post, until
+from tests.contract.support import Call, ask, chat, drive, gateway, idle, mesh, post, until
 
 RETRY = {"attempts": 1}
 
@@ -41,7 +41,7 @@ def test_C1_C2_C3_C5_the_error_table(sim, gateway_for_faults, script, stream, pl
             continue
         status, code, phase = expected
         before = running.metric("requests_total", phase=phase, cause=code)
-        answer = asyncio.run(ask(running.port, chat(script, stream=asked)))
+        answer = drive(ask(running.port, chat(script, stream=asked)))
         assert answer.status == status, answer
         assert answer.error["code"] == code
         assert b"[DONE]" not in answer.body
@@ -54,7 +54,7 @@ def test_C1_C2_C3_C5_the_error_table(sim, gateway_for_faults, script, stream, pl
             assert answer.body.count(b'"error"') == 1, "the upstream's own error is replaced, not repeated"
         after = running.metric("requests_total", phase=phase, cause=code)
         assert after == before + 1
-        asyncio.run(until(lambda: idle(running.state()), show=running.state))
+        drive(until(lambda: idle(running.state()), show=running.state))
 
 
 @pytest.fixture(scope="module")
@@ -72,33 +72,33 @@ def gateway_for_faults(sim_session):
 
 def test_C2_event_then_cut(sim):
     with gateway(mesh(sim.url, stream={"on_failure": "event_then_cut"})) as running:
-        answer = asyncio.run(ask(running.port, chat("end=after:3 nofinish")))
+        answer = drive(ask(running.port, chat("end=after:3 nofinish")))
         assert answer.cut
         assert answer.error["code"] == "upstream_incomplete"
 
 
 def test_C3_finish_without_done_is_complete(sim):
     with gateway(mesh(sim.url)) as running:
-        answer = asyncio.run(ask(running.port, chat("tokens=3 nodone")))
+        answer = drive(ask(running.port, chat("tokens=3 nodone")))
         assert answer.status == 200
         assert not answer.cut
         assert b'"error"' not in answer.body
         assert b"[DONE]" not in answer.body, "a finish is never made up"
-        asyncio.run(until(lambda: running.state()["totals"]["completed"] == 1))
+        drive(until(lambda: running.state()["totals"]["completed"] == 1))
         assert running.metric("requests_total", phase="complete", cause="ok") == 1
-        asyncio.run(until(running.requests_logged))
+        drive(until(running.requests_logged))
         assert "marker_missing" in running.requests_logged()[-1]["notes"]
 
 
 def test_C3_strict_marker_makes_it_a_failure(sim):
     with gateway(mesh(sim.url, stream={"strict_marker": True})) as running:
-        answer = asyncio.run(ask(running.port, chat("tokens=3 nodone")))
+        answer = drive(ask(running.port, chat("tokens=3 nodone")))
         assert answer.error["code"] == "upstream_incomplete"
 
 
 def test_C3_an_error_followed_by_done_is_a_failure(sim):
     with gateway(mesh(sim.url)) as running:
-        answer = asyncio.run(ask(running.port, chat("error=after:3")))
+        answer = drive(ask(running.port, chat("error=after:3")))
         assert answer.error["code"] == "upstream_error"
         assert b"[DONE]" not in answer.body
 
@@ -117,7 +117,7 @@ def test_C4_failover_only_before_any_output(sim, second_sim):
     sim.script("cut=headers")
     try:
         with gateway(document) as running:
-            asyncio.run(run(running))
+            drive(run(running))
             assert running.metric("retries_total", backend="sim", reason="connect") == 0
             backends = {line["backend"] for line in running.requests_logged() if line["cause"] == "ok"}
             assert backends <= {"other"}
@@ -141,7 +141,7 @@ def test_C6_every_event_passes_at_once(sim):
         return times
 
     with gateway(mesh(sim.url)) as running:
-        times = asyncio.run(run(running))
+        times = drive(run(running))
     gaps = [b - a for a, b in itertools.pairwise(times)]
     # Events came one by one, at the backend's pace: not joined by a relay that waits for more.
     assert len(times) >= 8
@@ -170,7 +170,7 @@ def test_C6_byte_for_byte(sim, script):
         return direct, through
 
     with gateway(mesh(sim.url)) as running:
-        direct, through = asyncio.run(run(running))
+        direct, through = drive(run(running))
     assert direct.status == through.status == 200
     assert through.body == direct.body
     assert not through.cut
@@ -195,7 +195,7 @@ def test_C1_prefetch_max_starts_the_response_and_keeps_it_alive(sim):
         sim.url, stream={"prefetch_max": "300ms", "keepalive": "200ms"}, timeouts={"first_content": "3s"}
     )
     with gateway(document) as running:
-        asyncio.run(run(running))
+        drive(run(running))
         assert running.metric("requests_total", phase="before_content", cause="first_content_timeout") == 1
 
 
@@ -207,9 +207,9 @@ def test_C7_a_reader_that_takes_nothing_is_cut_off(sim):
         call.reset()
 
     with gateway(mesh(sim.url, timeouts={"send": "1s"})) as running:
-        asyncio.run(run(running))
+        drive(run(running))
         assert running.metric("requests_total", cause="send_timeout") == 1
-        assert idle(running.state()) or asyncio.run(until(lambda: idle(running.state())))
+        assert idle(running.state()) or drive(until(lambda: idle(running.state())))
 
 
 def test_C7_back_pressure_stops_the_upstream_read(sim):
@@ -229,7 +229,7 @@ def test_C7_back_pressure_stops_the_upstream_read(sim):
         call.leave()
 
     with gateway(mesh(sim.url)) as running:
-        asyncio.run(run(running))
+        drive(run(running))
 
 
 def test_plain_answers_pass_unchanged(sim):
@@ -244,4 +244,4 @@ def test_plain_answers_pass_unchanged(sim):
         assert refused.status == 422, "the caller's own mistake passes with its body"
 
     with gateway(mesh(sim.url)) as running:
-        asyncio.run(run(running))
+        drive(run(running))

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tests.contract.support import Answer, Call, adds_up, ask, chat, gateway, idle, mesh, post, until
+from tests.contract.support import Answer, Call, adds_up, ask, chat, drive, gateway, idle, mesh, post, until
 
 MESSAGES = '"messages":[{"role":"user","content":"x"}]'
 
@@ -54,7 +54,7 @@ def check_harmless(running) -> None:
     """Nothing is held, and the next caller is served."""
     assert idle(running.state())
     assert adds_up(running.state())
-    assert asyncio.run(ask(running.port, chat("tokens=1"))).status == 200
+    assert drive(ask(running.port, chat("tokens=1"))).status == 200
 
 
 @pytest.mark.parametrize("case", BAD_BODIES)
@@ -72,7 +72,7 @@ def test_G1_bad_bodies(running, case, framing):
         call.leave()
         return answer
 
-    answer = asyncio.run(send())
+    answer = drive(send())
     assert answer.status == 400, answer
     assert answer.headers["x-mesh-code"] == answer.error["code"] == code
     assert answer.error["message"]
@@ -102,7 +102,7 @@ def test_G1_decided_on_the_head(running, request_line, headers, status, code):
         call.leave()
         return answer
 
-    answer = asyncio.run(send())
+    answer = drive(send())
     assert (answer.status, answer.headers["x-mesh-code"]) == (status, code)
     assert answer.error["code"] == code
     if status == 405:
@@ -111,7 +111,7 @@ def test_G1_decided_on_the_head(running, request_line, headers, status, code):
 
 
 def test_G1_unknown_model(running):
-    answer = asyncio.run(ask(running.port, chat(model="nobody")))
+    answer = drive(ask(running.port, chat(model="nobody")))
     assert (answer.status, answer.error["code"], answer.error["param"]) == (404, "model_not_found", "model")
     check_harmless(running)
 
@@ -146,7 +146,7 @@ def test_G3_no_smuggling(running, case):
         call.leave()
         return everything
 
-    everything = asyncio.run(send())
+    everything = drive(send())
     assert everything.startswith(b"HTTP/1.1 400 "), everything
     assert everything.count(b"HTTP/1.1 ") == 1, everything
     assert b"connection: close" in everything.lower()
@@ -169,7 +169,7 @@ def test_G3_credentials_do_not_pass_and_framing_is_ours(running, sim):
         call.leave()
         return answer
 
-    answer = asyncio.run(run())
+    answer = drive(run())
     assert answer.status == 200
     assert "set-cookie" not in answer.headers
 
@@ -194,7 +194,7 @@ def test_G2_bodies_over_the_limit(running):
         return answer
 
     for way in (by_length, by_chunks):
-        answer = asyncio.run(way())
+        answer = drive(way())
         assert (answer.status, answer.headers["x-mesh-code"]) == (413, "body_too_large")
     check_harmless(running)
 
@@ -210,7 +210,7 @@ def test_G2_slow_heads_and_bodies_are_cut_off(running):
         body.leave()
         return answers
 
-    for answer in asyncio.run(run()):
+    for answer in drive(run()):
         assert (answer.status, answer.headers["x-mesh-code"]) == (408, "request_timeout")
         assert answer.headers["x-should-retry"] == "false"
     check_harmless(running)
@@ -224,7 +224,7 @@ def test_G2_a_megabyte_of_header(running):
         call.leave()
         return answer
 
-    answer = asyncio.run(run())
+    answer = drive(run())
     assert (answer.status, answer.headers["x-mesh-code"]) == (431, "headers_too_large")
     check_harmless(running)
 
@@ -240,7 +240,7 @@ def test_G2_half_open_connections(running):
             call.leave()
         return closed
 
-    assert all(asyncio.run(run()))
+    assert all(drive(run()))
     check_harmless(running)
 
 
@@ -251,20 +251,20 @@ def test_models_and_health(running):
         call.leave()
         return answer
 
-    listed = asyncio.run(get("/v1/models")).json
+    listed = drive(get("/v1/models")).json
     assert [model["id"] for model in listed["data"]] == ["demo", "org/model:tag"]
-    assert asyncio.run(get("/v1/models/org/model:tag")).json["object"] == "model"
+    assert drive(get("/v1/models/org/model:tag")).json["object"] == "model"
     for path in ("/health", "/health/live", "/health/ready", "/healthz", "/readyz", "/livez"):
-        assert asyncio.run(get(path)).status == 200
-    assert json.loads(asyncio.run(get("/health/ready")).body)["status"] == "ready"
+        assert drive(get(path)).status == 200
+    assert json.loads(drive(get("/health/ready")).body)["status"] == "ready"
 
 
 def test_one_log_line_per_request(sim):
     """Bad input leaves one line, and neither prompt, answer nor key is ever in the log (F3)."""
     with gateway(mesh(sim.url)) as gate:
-        asyncio.run(ask(gate.port, b'{"secret-prompt', "authorization: Bearer secret-key"))
-        answer = asyncio.run(ask(gate.port, chat("tokens=5"), "x-request-id: abc"))
-        asyncio.run(until(gate.requests_logged))
+        drive(ask(gate.port, b'{"secret-prompt', "authorization: Bearer secret-key"))
+        answer = drive(ask(gate.port, chat("tokens=5"), "x-request-id: abc"))
+        drive(until(gate.requests_logged))
         lines = [line for line in gate.lines if line["event"] in ("request", "refused")]
         assert [line["event"] for line in lines] == ["refused", "request"]
         assert lines[0]["code"] == "invalid_json"
@@ -290,8 +290,8 @@ def test_keep_alive_on_both_sides(sim):
             assert answer.status == 200
         call.leave()
 
-    with gateway(mesh(sim.url, slots=2, backend={"health": {"path": None}})) as gate:
+    with gateway(mesh(sim.url, slots=2, backend={"health": {"interval": "600s"}})) as gate:
         before = sim.state()["connections"]
-        asyncio.run(run(gate))
+        drive(run(gate))
         # The two readings of the simulator's state are connections of their own.
         assert sim.state()["connections"] - before == 1 + 1
