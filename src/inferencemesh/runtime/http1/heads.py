@@ -1,0 +1,62 @@
+"""Response heads: rendered once, checked against injection, framing fields always our own (contract G3)."""
+
+from __future__ import annotations
+
+import time
+from email.utils import formatdate
+from http import HTTPStatus
+
+from inferencemesh.runtime.http1.message import Headers
+
+CHUNKED = b"transfer-encoding: chunked\r\n"
+CLOSE = b"connection: close\r\n"
+KEEP_ALIVE = b"connection: keep-alive\r\n"
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+_OWNED = frozenset(
+    (
+        b"content-length",
+        b"transfer-encoding",
+        b"connection",
+        b"keep-alive",
+        b"date",
+        b"server",
+        b"trailer",
+        b"upgrade",
+    )
+)
+_STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode("ascii") for s in HTTPStatus}
+_date_second = 0
+_date_fields = b""
+
+
+def _common_fields() -> bytes:
+    """`date` and `server`, rendered once per second."""
+    global _date_second, _date_fields
+    second = int(time.time())
+    if second != _date_second:
+        _date_second = second
+        _date_fields = b"date: %b\r\nserver: inferencemesh\r\n" % formatdate(second, usegmt=True).encode()
+    return _date_fields
+
+
+def bodiless(status: int) -> bool:
+    """Statuses whose responses have no body whatever their fields say."""
+    return status in (204, 304) or status < 200
+
+
+def response_head(status: int, headers: Headers, framing: bytes) -> bytes:
+    """Status line and fields, blank line included; `framing` is the server's own fields, already rendered.
+
+    Fields of `headers` that the server owns are left out. Raises ValueError for CR, LF or NUL in a field: that is
+    how a response would be split.
+    """
+    parts = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
+    for name, value in headers:
+        if name.lower() not in _OWNED:
+            parts.append(b"%b: %b\r\n" % (name, value))
+    lines = len(parts)
+    head = b"".join(parts)
+    if head.count(b"\n") != lines or head.count(b"\r") != lines or b"\0" in head:
+        raise ValueError("A response header field contains CR, LF or NUL.")
+    return b"%b%b%b\r\n" % (head, _common_fields(), framing)
