@@ -298,6 +298,16 @@ class Call:
         """Leave with a reset."""
         self.writer.transport.abort()
 
+    def pause(self) -> None:
+        """Take nothing more."""
+        transport: Any = self.writer.transport
+        transport.pause_reading()
+
+    def resume(self) -> None:
+        """Take again."""
+        transport: Any = self.writer.transport
+        transport.resume_reading()
+
     def half_close(self) -> None:
         self.writer.write_eof()
 

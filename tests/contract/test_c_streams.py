@@ -202,7 +202,7 @@ def test_C1_prefetch_max_starts_the_response_and_keeps_it_alive(sim):
 def test_C7_a_reader_that_takes_nothing_is_cut_off(sim):
     async def run(running):
         call = await Call.open(running.port, post(chat("tokens=2000 bytes=65536")), limit=1024)
-        call.writer.transport.pause_reading()
+        call.pause()
         await until(lambda: running.state()["totals"]["failed"] == 1, show=running.state)
         call.reset()
 
@@ -217,13 +217,13 @@ def test_C7_back_pressure_stops_the_upstream_read(sim):
 
     async def run(running):
         call = await Call.open(running.port, post(chat("tokens=400 bytes=262144")), limit=1024)
-        call.writer.transport.pause_reading()
+        call.pause()
         await until(lambda: running.metric("buffered_bytes", kind="responses") > 0)
         worst = 0.0
         for _ in range(20):
             worst = max(worst, await asyncio.to_thread(running.metric, "buffered_bytes", kind="responses"))
         assert worst < 2 * 1024 * 1024, worst
-        call.writer.transport.resume_reading()
+        call.resume()
         answer = await call.answer()
         assert answer.body.endswith(b"data: [DONE]\n\n")
         call.leave()

@@ -30,6 +30,7 @@ from inferencemesh.telemetry.aggregate import Aggregate
 from inferencemesh.telemetry.hub import Hub
 from inferencemesh.telemetry.log import Log
 from inferencemesh.telemetry.prometheus import MeshCollector, MeshRegistry, metrics_registry
+from inferencemesh.telemetry.recent import RecentRates
 
 if TYPE_CHECKING:
     from inferencemesh.config.schema import Mesh
@@ -91,7 +92,8 @@ class Gateway:
         core = mesh.to_core(self._slots)
         self.admission = Admission(*core.args, rng=self._rng, **core.options)
         self.aggregate = Aggregate([m.name for m in mesh.models], self._tenant_names())
-        self.hub = Hub([self.aggregate, self.log])
+        self.rates = RecentRates()
+        self.hub = Hub([self.aggregate, self.rates, self.log])
         self.gate = Gate(self.admission, loop=loop, emit=self.hub.emit)
         self.drains = Drains(self.gate, loop, self._drain_alarm)
         self.upstreams = {backend.name: upstream_of(mesh, backend) for backend in mesh.backends}
@@ -238,6 +240,7 @@ class Gateway:
 
     def state(self) -> Mapping[str, Any]:
         """The document of `/api/state`, from one snapshot (contract F2)."""
+        at = time.time()
         ready, reasons = self.ready()
         extras = StateExtras(
             scope="process",
@@ -248,8 +251,9 @@ class Gateway:
             tenants=self._tenant_limits,
             limits=self._limits,
             buffered_bytes=self._buffered(),
+            rates=self.rates.rates(at),
         )
-        return build_state(self.snapshot(), at=time.time(), ready=ready, degraded=reasons, extras=extras)
+        return build_state(self.snapshot(), at=at, ready=ready, degraded=reasons, extras=extras)
 
     def requests(self) -> Sequence[Mapping[str, Any]]:
         """The live requests; never contents."""
@@ -265,6 +269,7 @@ class Gateway:
                 "attempts": exchange.attempts,
                 "stream": exchange.stream,
                 "age_s": round(now - exchange.request.arrived_at, 3),
+                "waited_s": round(exchange.request.waited_s, 3),
                 "bytes_out": exchange.responder.bytes_out,
             }
             for exchange in sorted(self.live, key=lambda live: live.request.arrived_at)
