@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import http.client
 import json
+from typing import Any
 
 import pytest
+
 from tests.sim.rawclient import RawClient, chat_body, contents, data_events
 from tests.simproc import SimProcess, sim_process
 
 
-def stream(sim: SimProcess, script: str = "", **fields: object) -> RawClient:
+def stream(sim: SimProcess, script: str = "", **fields: Any) -> RawClient:
     with RawClient(sim.port) as client:
         return client.chat(script, **fields).read_all()
 

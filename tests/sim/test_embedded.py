@@ -4,10 +4,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.sim.rawclient import chat_body, contents, data_events
 
 from inferencemesh.sim.script import ScriptError
 from inferencemesh.sim.server import SimServer
+from tests.sim.rawclient import chat_body, contents, data_events
 
 
 async def ask(port: int, body: bytes) -> bytes:

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from tests.sim.rawclient import chat_body
 
+from inferencemesh.sim.cutter import Cutter
 from inferencemesh.sim.engine import Engine
 from inferencemesh.sim.request import RequestError, parse_chat
 from inferencemesh.sim.script import Script
+from tests.sim.rawclient import chat_body
 
 
 class Note:
@@ -41,6 +42,9 @@ class Note:
         self.body += data
         self.largest_write = max(self.largest_write, len(data))
 
+    def owns(self, responder: object) -> bool:
+        return not (self.finished or self.departed)
+
     def finish(self, last: bytes = b"") -> None:
         self.write(last)
         self.finished = True
@@ -55,7 +59,7 @@ def submit(target: Engine, script: str, **fields: object) -> Note:
     note = Note()
     record = target.history.open("id", target.loop.time())
     call = parse_chat(chat_body(script, **fields), target.models, target.script)
-    target.submit(call, note, record)  # type: ignore[arg-type]
+    target.submit(call, note, Cutter(note, note, target.loop), record)  # type: ignore[arg-type]
     return note
 
 
@@ -91,7 +95,7 @@ def test_back_pressure_holds_the_writing_and_not_the_generation() -> None:
         note.paused = True
         record = target.history.open("slow", target.loop.time())
         call = parse_chat(chat_body("tokens=900 bytes=1000"), target.models, target.script)
-        target.submit(call, note, record)  # type: ignore[arg-type]
+        target.submit(call, note, Cutter(note, note, target.loop), record)  # type: ignore[arg-type]
         assert (record.state, record.tokens) == ("completed", 900)
         assert note.body == b""
         note.paused = False

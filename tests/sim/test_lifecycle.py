@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+
 from tests.sim.rawclient import RawClient, contents
 from tests.simproc import SimProcess
 

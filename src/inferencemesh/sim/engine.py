@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from inferencemesh.sim.clock import Clock
+from inferencemesh.sim.cutter import Cutter
 from inferencemesh.sim.job import Job
 from inferencemesh.sim.records import History, Record, State
 from inferencemesh.sim.reply import JSON_HEADERS
@@ -46,9 +47,11 @@ class Engine:
         self._starting: deque[Job] = deque()
         self._in_start = False
         self._epoch_at = loop.time()
+        self.connections_open = 0  # kept by the server in front
+        self.connections_opened = 0
         self._faults_seen: dict[bytes, int] = {}
 
-    def submit(self, call: ChatCall, responder: Responder, record: Record) -> None:
+    def submit(self, call: ChatCall, responder: Responder, cutter: Cutter, record: Record) -> None:
         """Take a valid request: it starts, waits, or is answered with 429.
 
         Raises RequestError when the request is wider than the engine.
@@ -64,7 +67,7 @@ class Engine:
         if fault is not None and fault.kind == "full":
             self._refuse(responder, record, call.script.retry_after)
             return
-        job = Job(self, call, fault, responder, record)
+        job = Job(self, call, fault, responder, cutter, record)
         verdict = self._slots.offer(job, job.width)
         if verdict == "full":
             job.ended = True
@@ -100,6 +103,7 @@ class Engine:
         self.history.clear()
         self._faults_seen.clear()
         self.script = self._first_script
+        self.connections_opened = 0
         self._epoch_at = self.loop.time()
 
     def state(self, *, requests: bool = True, only: str | None = None) -> dict[str, object]:
@@ -116,6 +120,8 @@ class Engine:
             # The epoch on the machine's monotonic clock, so that instants of other processes compare.
             "epoch_at": self._epoch_at,
             "at_ms": round((self.loop.time() - self._epoch_at) * 1000.0, 1),
+            "connections": self.connections_opened,
+            "connections_open": self.connections_open,
             "running": self._slots.running,
             "running_requests": len(running),
             "waiting": self._slots.waiting,

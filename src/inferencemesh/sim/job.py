@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from inferencemesh.sim.clock import SLACK_S, Timer
+from inferencemesh.sim.cutter import Cutter
 from inferencemesh.sim.generate import Answer
 from inferencemesh.sim.records import Record, State
-from inferencemesh.sim.reply import JSON_HEADERS, PlainReply, Reply, StreamReply, reset_on_close, sever
+from inferencemesh.sim.reply import JSON_HEADERS, PlainReply, Reply, StreamReply
 from inferencemesh.sim.request import ChatCall, error_body
 from inferencemesh.sim.script import Fault
 
@@ -26,6 +27,7 @@ class Job:
     __slots__ = (
         "_answer",
         "_comment_timer",
+        "_cutter",
         "_due_from",
         "_engine",
         "_fault",
@@ -47,10 +49,12 @@ class Job:
         call: ChatCall,
         fault: Fault | None,
         responder: Responder,
+        cutter: Cutter,
         record: Record,
     ) -> None:
         self._engine = engine
         self._responder = responder
+        self._cutter = cutter
         self._fault = fault
         self._answer = answer = Answer(call, engine.seed)
         self.record = record
@@ -73,9 +77,9 @@ class Job:
         loop = engine.loop
         self._reply: Reply
         if call.stream:
-            self._reply = StreamReply(responder, answer, record, loop)
+            self._reply = StreamReply(responder, cutter, answer, record, loop)
         else:
-            self._reply = PlainReply(responder, answer, record, loop, self._fault)
+            self._reply = PlainReply(responder, cutter, answer, record, loop, self._fault)
         responder.listen(
             on_departure=self._on_departure, on_pause=self._reply.pause, on_resume=self._reply.resume
         )
@@ -102,9 +106,7 @@ class Job:
         self.ended = True
         self._stop_timers()
         self._reply.forget()
-        if not self._responder.departed:
-            reset_on_close(self._responder)
-            self._responder.cut()
+        self._cutter.now(reset=True)
 
     def _next_due(self) -> float:
         if self._limit == 0:  # no token: the end, or the fault, comes when the first one would
@@ -155,7 +157,7 @@ class Job:
             message = f"The engine failed with {script.status} (asked for by the script)."
             self._responder.send(script.status, headers, error_body(script.status, message))
         else:
-            sever(self._responder, self._engine.loop, reset=fault.kind == "cut")
+            self._cutter.after_delivery(reset=fault.kind == "cut")
 
     def _comment(self) -> None:
         self._comment_timer = None

@@ -7,14 +7,10 @@ a slow reader takes none. Since a token's bytes are computed when they are writt
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import socket
-import struct
-import sys
-import termios
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
+from inferencemesh.sim.cutter import Cutter
 from inferencemesh.sim.generate import Answer, pieces
 from inferencemesh.sim.records import Record
 from inferencemesh.sim.script import Fault
@@ -30,8 +26,6 @@ _SSE_HEADERS: Headers = [
     (b"cache-control", b"no-cache"),
 ]
 _BATCH_BYTES = 64 * 1024
-_SEVER_POLL_S = 0.001
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class Reply(Protocol):
@@ -63,9 +57,15 @@ class StreamReply:
     """Server-sent events."""
 
     def __init__(
-        self, responder: Responder, answer: Answer, record: Record, loop: asyncio.AbstractEventLoop
+        self,
+        responder: Responder,
+        cutter: Cutter,
+        answer: Answer,
+        record: Record,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._responder = responder
+        self._cutter = cutter
         self._answer = answer
         self._script = answer.script
         self._record = record
@@ -121,18 +121,19 @@ class StreamReply:
 
     def _pump(self) -> None:
         while not (self._over or self._complete or self._pieces or self._responder.paused):
-            events = self._take()
-            if self._complete and not self._script.split:
+            if self._sent == self._made and not self._concluded:
+                return
+            events, complete = self._take()
+            self._complete = complete
+            if complete and not self._script.split:
                 self._end(b"".join(events))
             elif events:
                 self._put(events)
-            elif self._complete:
+            else:  # split, and nothing is left to write
                 self._end(b"")
-            else:
-                return
 
-    def _take(self) -> list[bytes]:
-        """The next events that may be written, about 64 KiB of them; with the last of them, the end."""
+    def _take(self) -> tuple[list[bytes], bool]:
+        """The next events that may be written, about 64 KiB of them, and whether they are the last."""
         events: list[bytes] = []
         size = 0
         answer = self._answer
@@ -147,10 +148,10 @@ class StreamReply:
             self._sent += 1
             size += len(event)
             events.append(event)
-        if self._concluded and self._sent == self._made:
-            self._complete = True
+        complete = self._concluded and self._sent == self._made
+        if complete:
             events.extend(self._last())
-        return events
+        return events, complete
 
     def _last(self) -> list[bytes]:
         answer = self._answer
@@ -199,7 +200,7 @@ class StreamReply:
         self._over = True
         if kind in ("cut", "drop"):
             self._write(last)
-            sever(self._responder, self._loop, reset=kind == "cut")
+            self._cutter.after_delivery(reset=kind == "cut")
         elif self._responder.started:
             if last and self._record.first_byte_at is None:
                 self._record.first_byte_at = self._loop.time()
@@ -215,12 +216,14 @@ class PlainReply:
     def __init__(
         self,
         responder: Responder,
+        cutter: Cutter,
         answer: Answer,
         record: Record,
         loop: asyncio.AbstractEventLoop,
         fault: Fault | None,
     ) -> None:
         self._responder = responder
+        self._cutter = cutter
         self._answer = answer
         self._record = record
         self._loop = loop
@@ -253,7 +256,7 @@ class PlainReply:
         if fault.kind == "end":
             self._responder.finish()
         elif fault.kind in ("cut", "drop"):
-            sever(self._responder, self._loop, reset=fault.kind == "cut")
+            self._cutter.after_delivery(reset=fault.kind == "cut")
 
     def comment(self) -> None:
         """A document has no comments."""
@@ -272,38 +275,3 @@ class PlainReply:
         if part:
             self._record.first_byte_at = self._loop.time()
         self._responder.start(200, JSON_HEADERS, length=None if self._chunked else length, first=part)
-
-
-def sever(responder: Responder, loop: asyncio.AbstractEventLoop, *, reset: bool) -> None:
-    """Break the connection once the peer's kernel has what was written: by a TCP reset, or by a plain close.
-
-    A reset throws away what is still on its way, and the script says what shall have come before it.
-    """
-    if responder.departed:
-        return
-    if responder.unsent_bytes() or _unacknowledged(responder):
-        loop.call_later(_SEVER_POLL_S, lambda: sever(responder, loop, reset=reset))
-        return
-    if reset:
-        reset_on_close(responder)
-    responder.cut()
-
-
-def reset_on_close(responder: Responder) -> None:
-    """Let the connection's close be a TCP reset."""
-    sock = responder.transport.get_extra_info("socket")
-    if sock is not None:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-
-
-def _unacknowledged(responder: Responder) -> int:
-    """Bytes in the kernel's send queue, where the system tells (Linux: tcp(7), SIOCOUTQ)."""
-    sock = responder.transport.get_extra_info("socket")
-    if sock is None:
-        return 0
-    count = bytearray(4)
-    try:
-        fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, count)
-    except OSError:
-        return 0
-    return int.from_bytes(count, sys.byteorder)

@@ -10,11 +10,13 @@ from urllib.parse import parse_qs
 import orjson
 
 from inferencemesh import __version__
+from inferencemesh.runtime.http1.connection import ServerConnection
 from inferencemesh.runtime.http1.limits import ByteBudget, ServerLimits
 from inferencemesh.runtime.http1.message import Answer, BodyPlan, IncomingRequest
 from inferencemesh.runtime.http1.responder import Responder
 from inferencemesh.runtime.http1.server import HttpServer
 from inferencemesh.sim import DEFAULT_MODEL, DEFAULT_SLOTS
+from inferencemesh.sim.cutter import Cutter
 from inferencemesh.sim.engine import Engine
 from inferencemesh.sim.reply import JSON_HEADERS
 from inferencemesh.sim.request import RequestError, error_body, parse_chat
@@ -103,7 +105,7 @@ class SimServer:
             models=self._models,
             script=self._script,
         )
-        self._http = HttpServer(SimApp(self._engine), self._limits, ByteBudget(_BODIES_BYTES))
+        self._http = _Listener(self._engine, self._limits)
         await self._http.start(host, port)
         self._sweep(loop)
 
@@ -125,6 +127,11 @@ class SimServer:
         """What `GET /sim/state` answers."""
         return self.engine.state()
 
+    @property
+    def url(self) -> str:
+        """Where it is reached on this machine. Raises RuntimeError before `start`."""
+        return f"http://127.0.0.1:{self.port}"
+
     def reset(self) -> None:
         """What `POST /sim/reset` does."""
         self.engine.reset()
@@ -143,6 +150,25 @@ class SimServer:
         if self._http is not None:
             self._http.sweep(loop.time())
             self._sweeper = loop.call_later(_SWEEP_EVERY_S, self._sweep, loop)
+
+
+class _Listener(HttpServer):
+    """Counts connections: whoever reuses them well opens few."""
+
+    def __init__(self, engine: Engine, limits: ServerLimits) -> None:
+        super().__init__(SimApp(engine), limits, ByteBudget(_BODIES_BYTES))
+        self._engine = engine
+
+    def admit(self, conn: ServerConnection) -> tuple[str, str] | None:
+        """Count a new connection in."""
+        self._engine.connections_opened += 1
+        self._engine.connections_open += 1
+        return super().admit(conn)
+
+    def forget(self, conn: ServerConnection) -> None:
+        """Count a connection out."""
+        self._engine.connections_open -= 1
+        super().forget(conn)
 
 
 class SimApp:
@@ -188,7 +214,7 @@ class SimApp:
         record = engine.history.open(name, request.head_at)
         try:
             call = parse_chat(body, engine.models, engine.script)
-            engine.submit(call, responder, record)
+            engine.submit(call, responder, Cutter(responder, request.conn, engine.loop), record)
         except RequestError as error:
             engine.history.totals.invalid += 1
             record.state = "invalid"
