@@ -10,7 +10,6 @@ from inferencemesh.core.errors import MeshError
 from inferencemesh.wire.fields import (
     HOP_BY_HOP,
     VIA,
-    check_framing,
     credentials,
     format_mesh_timeout,
     forward_request_headers,
@@ -200,50 +199,3 @@ def test_nonsense_in_mesh_timeout_is_refused(raw: Any) -> None:
 @pytest.mark.parametrize("left_s", [12.3456, 0.0004, 0.0, -3.0, 600.0])
 def test_what_is_left_of_the_deadline_is_readable_by_the_next_gateway(left_s: Any) -> None:
     assert parse_mesh_timeout(format_mesh_timeout(left_s)) == pytest.approx(max(left_s, 0.001), abs=6e-4)
-
-
-HOST = (b"host", b"gateway")
-
-
-@pytest.mark.parametrize(
-    ("headers", "length"),
-    [
-        ([HOST], 0),
-        ([HOST, (b"Content-Length", b" 12 ")], 12),
-        ([HOST, (b"Transfer-Encoding", b"Chunked")], None),
-    ],
-)
-def test_framing_that_is_clear(headers: Any, length: Any) -> None:
-    assert check_framing(headers) == length
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        [],
-        [HOST, HOST],
-        [HOST, (b"content-length", b"4"), (b"transfer-encoding", b"chunked")],
-        [HOST, (b"content-length", b"4"), (b"content-length", b"5")],
-        [HOST, (b"content-length", b"4"), (b"content-length", b"4")],
-        [HOST, (b"content-length", b"4, 4")],
-        [HOST, (b"content-length", b"+4")],
-        [HOST, (b"content-length", b"-4")],
-        [HOST, (b"content-length", b"0x4")],
-        [HOST, (b"content-length", b"")],
-        [HOST, (b"content-length", b"9" * 19)],
-        [HOST, (b"transfer-encoding", b"xchunked")],
-        [HOST, (b"transfer-encoding", b"gzip, chunked")],
-        [HOST, (b"transfer-encoding", b"chunked"), (b"transfer-encoding", b"chunked")],
-    ],
-)
-def test_framing_that_two_parsers_could_read_in_two_ways_is_refused(headers: Any) -> None:
-    """G3: and the connection is not used further."""
-    with pytest.raises(MeshError) as caught:
-        check_framing(headers)
-    assert (caught.value.code, caught.value.close) == ("invalid_request", True)
-
-
-def test_http10_needs_no_host_and_has_no_chunks() -> None:
-    assert check_framing([(b"content-length", b"1")], http10=True) == 1
-    with pytest.raises(MeshError):
-        check_framing([(b"transfer-encoding", b"chunked")], http10=True)

@@ -28,10 +28,7 @@ from inferencemesh.runtime.upstream import Upstream, attempt_id
 from inferencemesh.wire.fields import forward_request_headers, forward_response_headers
 from inferencemesh.wire.peek import Peek, replace_model
 from inferencemesh.wire.render import error_event, error_response
-
-# A comment line without a blank line of its own: it stands before the next event's first line, so that no client
-# takes it for an (empty) event, whatever it makes of comments.
-KEEPALIVE = b": keep-alive\n"
+from inferencemesh.wire.sse import KEEPALIVE
 
 
 @dataclass(slots=True, eq=False)
@@ -241,7 +238,9 @@ class Exchange:
         except MeshError as lost:
             if result.error is not None:
                 # The attempt's failure says more than the second wait's.
-                lost.message = f"{result.error.message}; no slot was found for another attempt: {lost.message}"
+                lost.message = (
+                    f"{result.error.message}; no slot was found for another attempt: {lost.message}"
+                )
             raise
 
     def _account(self, attempt: Attempt, result: Result) -> None:
@@ -402,7 +401,7 @@ class Exchange:
         settings = self._settings
         return Plan(
             stream=self.stream,
-            choices=self._peek.width,
+            choices=self._peek.choices,
             prefetch=settings.prefetch,
             prefetch_max_s=settings.prefetch_max_s,
             first_content_s=settings.first_content_s,

@@ -22,18 +22,25 @@ _MESSAGE_OF_TIMEOUT = "waited too long for a free slot; come back after the time
 class Gate:
     """The one door to admission for the whole process (scope `process`, contract E1).
 
-    `emit` receives events and must not raise; `clock` is the loop's monotonic time in seconds.
+    `emit` receives events; should it raise, `bug` hears of it and nothing else changes: no waiter may lose its
+    grant because a metric failed.
     """
 
-    __slots__ = ("_armed_at", "_clock", "_emit", "_loop", "_timer", "_waiting", "admission")
+    __slots__ = ("_armed_at", "_bug", "_clock", "_loop", "_raw_emit", "_timer", "_waiting", "admission")
 
     def __init__(
-        self, admission: Admission, *, loop: asyncio.AbstractEventLoop, emit: Callable[[Event], None]
+        self,
+        admission: Admission,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        emit: Callable[[Event], None],
+        bug: Callable[[str, BaseException], None],
     ) -> None:
         self.admission = admission
         self._loop = loop
         self._clock = loop.time
-        self._emit = emit
+        self._raw_emit = emit
+        self._bug = bug
         self._waiting: dict[Request, asyncio.Future[Lease]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._armed_at = float("inf")
@@ -164,6 +171,12 @@ class Gate:
                 future = self._waiting.get(request)
                 if future is not None and not future.done():
                     future.set_exception(error)
+
+    def _emit(self, event: Event) -> None:
+        try:
+            self._raw_emit(event)
+        except Exception as bug:
+            self._bug("an event was lost", bug)
 
     def _arm(self) -> None:
         wake = self.admission.next_wake_at()

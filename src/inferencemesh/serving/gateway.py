@@ -94,7 +94,7 @@ class Gateway:
         self.aggregate = Aggregate([m.name for m in mesh.models], self._tenant_names())
         self.rates = RecentRates()
         self.hub = Hub([self.aggregate, self.rates, self.log])
-        self.gate = Gate(self.admission, loop=loop, emit=self.hub.emit)
+        self.gate = Gate(self.admission, loop=loop, emit=self.hub.emit, bug=self._bug)
         self.drains = Drains(self.gate, loop, self._drain_alarm)
         self.upstreams = {backend.name: upstream_of(mesh, backend) for backend in mesh.backends}
         self.services = Services(
