@@ -97,7 +97,8 @@ class Backend(Section):
         description="Where it answers, without `/v1` (taken off if written)."
     )
     engine: Annotated[EngineName, Choice(EngineName)] = Field(
-        default="auto", description="What kind of server it is; `auto`: found out by asking, else `openai`."
+        default="auto",
+        description="What kind of server it is; `auto`: the generic `openai` where nothing better is known.",
     )
     slots: Annotated[int | Auto, Whole(minimum=1, maximum=1_000_000, auto=True)] = Field(
         default="auto",

@@ -45,6 +45,12 @@ def warnings(mesh: Mesh) -> Found:
                 ("backends", i, "url"),
                 f"is also the URL of `{other}`: the server may get the slots of both at once",
             )
+    for i, backend in enumerate(mesh.backends):
+        if backend.slots == "auto":
+            yield (
+                ("backends", i, "slots"),
+                "`auto` is asked for at start, which fails if the engine reports none; a number is sure",
+            )
     used = {name for model in mesh.models for name in model.backends}
     for i, backend in enumerate(mesh.backends):
         if backend.name not in used:
@@ -97,8 +103,9 @@ def _backends(mesh: Mesh) -> Found:
 
 
 def _models(mesh: Mesh) -> Found:
-    if "models" not in mesh.model_fields_set or not mesh.models:
+    if not any(model.model_fields_set for model in mesh.models):  # made from the backends
         yield from _backends_as_models(mesh)
+        return
     backends = [backend.name for backend in mesh.backends]
     names: dict[str, str] = {}
     for i, model in enumerate(mesh.models):

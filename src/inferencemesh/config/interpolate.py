@@ -96,5 +96,5 @@ class _Expansion:
         except ValueError:
             message = "is not a file name"
         at = self._document.position((*path, "file")) or (None, None)
-        self._document.problems.append(Problem(f"the file {expanded} {message}", path_text(path), *at))
+        self._document.problems.append(Problem(f"the file {expanded!r} {message}", path_text(path), *at))
         return None

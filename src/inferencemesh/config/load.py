@@ -24,6 +24,8 @@ from inferencemesh.config.outline import entries, keys_of, section_at
 from inferencemesh.config.problems import ConfigError, Path, Problem
 from inferencemesh.config.yamlmap import MAX_BYTES, Document, read_yaml
 
+__all__ = ["ConfigError", "Loaded", "from_document", "load", "read"]
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded:

@@ -125,7 +125,10 @@ class Mesh(Section):
     def _one_model_per_backend(self) -> Self:
         if not self.models:
             # Past the validation of `Model`, so that a bad name is reported where it was written: at the backend.
-            models = tuple(Model.model_construct(name=b.name, backends=(b.name,)) for b in self.backends)
+            # No fields set: nobody wrote them.
+            models = tuple(
+                Model.model_construct(set(), name=b.name, backends=(b.name,)) for b in self.backends
+            )
             object.__setattr__(self, "models", models)
         return self
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
 from inferencemesh.config.kinds import Kind
 from inferencemesh.config.model import Mesh
@@ -70,6 +71,10 @@ def json_schema() -> dict[str, Any]:
     """The JSON Schema of a configuration file, with descriptions and defaults."""
     schema = Mesh.model_json_schema(by_alias=True)
     _tidy(schema)
+    for section in {entry.section for entry in entries()} | {Mesh}:
+        if section is not None:
+            described = schema if section is Mesh else schema["$defs"][section.__name__]
+            _describe(section, described["properties"])
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "InferenceMesh configuration (mesh.yaml)",
@@ -87,6 +92,24 @@ def _tidy(node: Any) -> None:
             del node["title"]
         for item in node.values():
             _tidy(item)
+
+
+def _describe(section: type[Section], properties: dict[str, Any]) -> None:
+    """Give each key its description, and its default as a file would hold it: `10s`, not 10.0."""
+    for key, entry in keys_of(section).items():
+        properties[key]["description"] = entry.field.description
+        default = entry.field.default
+        if default is PydanticUndefined:
+            continue
+        if isinstance(default, Section):
+            default = default.model_dump(mode="json", by_alias=True)
+        elif isinstance(default, tuple):
+            default = [
+                i.model_dump(mode="json", by_alias=True) if isinstance(i, Section) else i for i in default
+            ]
+        elif entry.kind is not None and default is not None and default != "auto":
+            default = entry.kind.show(default)
+        properties[key]["default"] = default
 
 
 def _taken_apart(field: FieldInfo) -> tuple[Kind | None, Any, bool]:

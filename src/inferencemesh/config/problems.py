@@ -15,7 +15,8 @@ def path_text(path: Path) -> str:
         if isinstance(part, int):
             text += f"[{part}]"
         else:
-            text += f".{part}" if text else part
+            shown = part if part.isprintable() else repr(part)
+            text += f".{shown}" if text else shown
     return text
 
 

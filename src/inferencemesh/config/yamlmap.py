@@ -20,7 +20,7 @@ from inferencemesh.config.problems import ConfigError, Path, Problem, path_text
 
 MAX_BYTES = 2 << 20  # some 10,000 tenants with their keys
 MAX_DEPTH = 32  # the schema has 5 levels
-MAX_VALUES = 200_000
+MAX_VALUES = 100_000
 
 _TAG = "tag:yaml.org,2002:"
 
@@ -77,6 +77,8 @@ def read_yaml(raw: bytes, file: str) -> Document:
             message += " (YAML is indented with blanks, not tabs)"
         elif "expected a single document" in (error.context or ""):
             message = "holds more than one document (`---`); write one"
+        elif mark and any("${" in line for line in text.split("\n")[mark.line : mark.line + 1]):
+            message += " (inside { } or [ ] a `${NAME}` needs quotes)"
         at = (mark.line + 1, mark.column + 1) if mark else (None, None)
         raise ConfigError(file, [Problem(message, "", *at)]) from None
     except yaml.reader.ReaderError as error:
@@ -236,10 +238,10 @@ class _Reading:
             if key_node.tag == f"{_TAG}merge":
                 merges.append((value_node, at))
                 continue
-            if not isinstance(key_node, ScalarNode):
+            key = _key(key_node)
+            if key is None:
                 document.problems.append(Problem("a key must be text", path_text(path), *at))
                 continue
-            key = key_node.value
             here = (*path, key)
             if key in result:
                 first = document.keys[here].line
@@ -265,17 +267,21 @@ class _Reading:
                     self._file, [Problem("is an alias of something around it", path_text(path), *at)]
                 )
             missing = [
-                pair
-                for pair in source.value
-                if pair[0].tag == f"{_TAG}merge"
-                or not isinstance(pair[0], ScalarNode)
-                or pair[0].value not in result
+                pair for pair in source.value if pair[0].tag == f"{_TAG}merge" or _key(pair[0]) not in result
             ]
             self._open.add(id(source))
             try:
                 result.update(self._mapping(MappingNode(source.tag, missing, source.start_mark), path))
             finally:
                 self._open.discard(id(source))
+
+
+def _key(node: Node) -> str | None:
+    """The text of a key, None if it is no text."""
+    try:
+        return _joined(node.value) if isinstance(node, ScalarNode) else None
+    except ValueError:
+        return None
 
 
 def _joined(text: str) -> str:
