@@ -32,6 +32,9 @@ Headers = list[tuple[bytes, bytes]]
 # becomes a 502 and not a cut body. Larger ones are passed on as they come.
 PLAIN_HELD_BYTES = 4 * 1024 * 1024
 
+# The reason of a try that the backend cannot have read: it is made again on another connection, once.
+STALE = "stale_connection"
+
 
 class Outlet(Protocol):
     """The caller's side, as an attempt sees it; the exchange implements it."""
@@ -113,6 +116,7 @@ class Attempt:
         "last_at",
         "lease",
         "notes",
+        "replayed",
         "sent",
         "status",
         "tracker",
@@ -140,6 +144,7 @@ class Attempt:
         self._loop = loop
         self.conn: ClientConnection | None = None
         self.sent = False
+        self.replayed = False
         self.ended = False  # the backend's own end of the response was seen
         self._closed = False
         self.done: asyncio.Future[Result] = loop.create_future()
@@ -169,17 +174,25 @@ class Attempt:
 
     async def run(self, payload: Callable[[], list[bytes]], *, connect_within_s: float) -> Result:
         """Connect, send, and wait for the end of the try. `payload` renders the request when it is needed."""
-        try:
-            conn = await self.upstream.pool.acquire(timeout_s=connect_within_s)
-        except ConnectError as lost:
-            error = MeshError("upstream_unreachable", f"the backend could not be reached: {lost}")
-            return Result(error, "connect", fault=True)
-        self.conn = conn
-        data = payload()
-        self.sent = True
-        self.dispatched_at = self.last_at = self._loop.time()
-        conn.request(data, self)
-        return await self.done
+        while True:
+            try:
+                conn = await self.upstream.pool.acquire(timeout_s=connect_within_s)
+            except ConnectError as lost:
+                error = MeshError("upstream_unreachable", f"the backend could not be reached: {lost}")
+                return Result(error, "connect", fault=True)
+            self.conn = conn
+            data = payload()
+            self.sent = True
+            self.dispatched_at = self.last_at = self._loop.time()
+            conn.request(data, self)
+            result = await self.done
+            if result.reason != STALE or self.replayed:
+                return result
+            # A kept connection that the backend had closed before it could read a byte of the request.
+            self.replayed = True
+            self.sent = self.ended = False
+            self.conn = None
+            self.done = self._loop.create_future()
 
     async def backend_end(self, within_s: float) -> None:
         """Give the backend a short time to end its response after the success marker.
@@ -321,9 +334,12 @@ class Attempt:
 
     def on_lost(self, lost: UpstreamLost) -> None:
         """The connection ended before the response did."""
-        by_backend = lost.code == "upstream_reset"
+        by_backend = lost.code == "upstream_reset" and lost.peer_closed
         self.ended = by_backend
         if not self.done.done():
+            if lost.unread and not self.replayed:
+                self.fail(_lost_error(lost), STALE)
+                return  # the slot stays ours: the request has not reached the backend yet
             if self._streaming and by_backend and self.tracker.finished and not self._plan.strict_marker:
                 self._complete(b"")
             elif lost.code == "internal":

@@ -62,6 +62,7 @@ class Exchange:
         "_peek",
         "_services",
         "_settings",
+        "_stage",
         "attempt",
         "attempts",
         "phase",
@@ -101,6 +102,7 @@ class Exchange:
         self._last_write_at = 0.0
         self._forced: tuple[MeshError, str] | None = None
         self._cause: str | None = None
+        self._stage: str | None = None
         self._finalized = False
         self.task: asyncio.Task[None] | None = None
 
@@ -437,37 +439,52 @@ class Exchange:
         if self._finalized:
             return
         self._finalized = True
-        services, request = self._services, self.request
-        stage = None
+        self._cause = cause
         if cause in (CLIENT_GONE, SEND_TIMEOUT):
-            stage = "waiting" if request.state is RequestState.WAITING else str(self.phase)
-        try:
-            if self.attempt is not None:
-                self.attempt.close()
-        finally:
+            waiting = self.request.state is RequestState.WAITING
+            self._stage = "waiting" if waiting else str(self.phase)
+        # Each part runs whatever became of those before it.
+        for part in (
+            self._close_attempt,
+            self._settle,
+            self._end_response,
+            self._incoming.release_body,
+            self._leave,
+            self._tell,
+        ):
             try:
-                self._settle(Outcome(self.phase, cause))
-            finally:
-                try:
-                    if not self.responder.finished:
-                        self.responder.cut()
-                finally:
-                    self._incoming.release_body()
-                    services.live.discard(self)
-                    services.emit(self._ended_event(cause, stage))
+                part()
+            except Exception as bug:
+                self._services.bug("an exchange could not be finished cleanly", bug)
 
-    def _settle(self, outcome: Outcome) -> None:
+    def _close_attempt(self) -> None:
+        if self.attempt is not None:
+            self.attempt.close()
+
+    def _settle(self) -> None:
         self.step = advance(Step.ENDED, Step.SETTLED)
         gate, lease = self._services.gate, self.request.lease
-        if lease is not None and lease.state is LeaseState.RUNNING:
-            if self.attempt is None or self.attempt.lease is not lease:
-                gate.release(lease)  # granted, and no attempt was made with it
-            else:
-                # Closing the attempt failed: the backend may go on.
-                self._services.drains.adopt(lease, None, self.attempt.upstream)
-        gate.settle(self.request, outcome)
+        try:
+            if lease is not None and lease.state is LeaseState.RUNNING:
+                if self.attempt is None or self.attempt.lease is not lease:
+                    gate.release(lease)  # granted, and no attempt was made with it
+                else:
+                    # Closing the attempt failed: the backend may go on.
+                    self._services.drains.adopt(lease, None, self.attempt.upstream)
+        finally:
+            gate.settle(self.request, Outcome(self.phase, self._cause or "internal"))
 
-    def _ended_event(self, cause: str, stage: str | None) -> RequestEnded:
+    def _end_response(self) -> None:
+        if not self.responder.finished:
+            self.responder.cut()
+
+    def _leave(self) -> None:
+        self._services.live.discard(self)
+
+    def _tell(self) -> None:
+        self._services.emit(self._ended_event())
+
+    def _ended_event(self) -> RequestEnded:
         now = self._services.loop.time()
         request, attempt = self.request, self.attempt
         first = attempt.first_content_at if attempt is not None else None
@@ -482,7 +499,7 @@ class Exchange:
             stream=self.stream,
             status=self.status,
             phase=self.phase,
-            cause=cause,
+            cause=self._cause or "internal",
             upstream_phase=attempt.phase if attempt is not None else Phase.BEFORE_HEADERS,
             wait_s=request.waited_s,
             first_content_s=None if first is None else first - request.arrived_at,
@@ -498,5 +515,5 @@ class Exchange:
             tokens_in=usage.input_tokens if usage is not None else None,
             tokens_out=usage.output_tokens if usage is not None else None,
             notes=(*attempt.notes, *attempt.tracker.notes) if attempt is not None and attempt.sent else (),
-            stage=stage,
+            stage=self._stage,
         )
