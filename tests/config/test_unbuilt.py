@@ -95,6 +95,8 @@ def test_values_equal_to_what_the_build_does_load(tmp_path: Path, path: str):
     ("text", "path"),
     [
         ("models: [{name: m, backends: [a], timeouts: {send: 1s}}]", "models[0].timeouts.send"),
+        ("models: [{name: m, backends: [a], timeouts: {cleanup: 1s}}]", "models[0].timeouts.cleanup"),
+        ("models: [{name: m, backends: [a], timeouts: {connect: 3s}}]", "models[0].timeouts.connect"),
         ("models: [{name: m, backends: [a], retries: {attempts: 5}}]", "models[0].retries.attempts"),
         ("anonymous: allow", "backends[1].breaker"),
     ],
@@ -114,6 +116,6 @@ def test_the_same_value_may_be_repeated(tmp_path: Path):
         "backends:\n"
         "- {name: a, url: 'http://h:1', slots: 1, breaker: {ratio: 0.5}}\n"
         "- {name: b, url: 'http://h:2', slots: 1}\n"
-        "models: [{name: m, backends: [a], timeouts: {send: 30s, idle: 1s}, retries: {attempts: 2}}]\n"
+        "models: [{name: m, backends: [a], timeouts: {send: 30s, idle: 1s, connect: 1s}, retries: {attempts: 2}}]\n"
     )
     assert load(tmp_path / "m").models[0].timeouts

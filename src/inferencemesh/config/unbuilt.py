@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from inferencemesh.config.model import Mesh
-from inferencemesh.config.policies import merged
 from inferencemesh.config.problems import Path
 from inferencemesh.config.section import Section
 
@@ -111,16 +110,18 @@ def _same_for_all(mesh: Mesh) -> Iterator[tuple[Path, str]]:
                 f"differs from that of `{name}`: this release has one breaker setting for all; write the same",
             )
     for i, model in enumerate(mesh.models):
-        for section, key, general in (
-            (model.timeouts, "send", mesh.timeouts),
-            (model.retries, "attempts", mesh.retries),
+        timeouts, retries = mesh.timeouts_for(model), mesh.retries_for(model)
+        for home, key, differs in (
+            ("timeouts", "send", timeouts.send != mesh.timeouts.send),
+            ("timeouts", "cleanup", timeouts.cleanup != mesh.timeouts.cleanup),
+            ("retries", "attempts", retries.attempts != mesh.retries.attempts),
         ):
-            if section is not None and getattr(merged(general, section), key) != getattr(general, key):
-                home = "timeouts" if general is mesh.timeouts else "retries"
-                yield (
-                    ("models", i, home, key),
-                    f"differs from `{home}.{key}`: this release has one for all models; write it there",
-                )
+            if differs:
+                message = f"differs from `{home}.{key}`: this release has one for all models; write it there"
+                yield ("models", i, home, key), message
+        if timeouts.connect > mesh.timeouts.connect:
+            message = "is longer than `timeouts.connect`: in this release a model can only shorten it"
+            yield ("models", i, "timeouts", "connect"), message
 
 
 def _values(node: Any, keys: list[str], path: Path) -> Iterator[tuple[Path, Any]]:
