@@ -192,7 +192,7 @@ SCRAPS = [
 ]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(0, len(LINES) - 1), st.sampled_from(SCRAPS)), min_size=1, max_size=3))
 def test_a_damaged_file_loads_or_says_why(tmp_path: Path, damage: list[tuple[int, str]]):
     lines = list(LINES)

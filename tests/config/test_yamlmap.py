@@ -5,7 +5,7 @@ import re
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferencemesh.config import yamlmap
@@ -77,6 +77,7 @@ json_values = st.recursive(
 )  # fmt: skip
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(st.text(max_size=5), json_values, max_size=4))
 def test_json_is_a_subset(value: dict[str, object]):
     assert read(json.dumps(value)).data == value
