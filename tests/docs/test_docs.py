@@ -101,7 +101,7 @@ def test_the_named_tests_of_the_field_faults_exist() -> None:
         named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row[-1])
         assert named or row[-1] == "not covered yet", row
         for file, name in named:
-            assert re.search(rf"^(async )?def {name}\(", (ROOT / file).read_text(), re.MULTILINE), (
+            assert re.search(rf"^(async def|def|class) {name}\b", (ROOT / file).read_text(), re.MULTILINE), (
                 f"{row[0]}: {name}"
             )
     assert len(ids) == len(set(ids))
