@@ -217,7 +217,7 @@ def test_C7_back_pressure_stops_the_upstream_read(sim):
     """A reader that stops is not buffered for: the backend is slowed down, the gateway's memory is bounded."""
 
     async def run(running):
-        call = await Call.open(running.port, post(chat("tokens=400 bytes=262144")), limit=1024)
+        call = await Call.open(running.port, post(chat("tokens=120 bytes=262144")), limit=1024)
         call.pause()
         await until(lambda: running.metric("buffered_bytes", kind="responses") > 0)
         worst = 0.0

@@ -1,4 +1,4 @@
-"""How a request ended: phase × cause (contract C5), and the one word the books count it under.
+"""How a request ended: phase x cause (contract C5), and the one word the books count it under.
 
 `Phase` is what had been written to the *caller* when it ended; the upstream's own phase is logged beside it.
 `cause` is `ok`, one of the constants below, or an error code of `core.errors`.

@@ -139,7 +139,7 @@ class ServerConnection(Channel):
             self._app_failed("on_head", error, request)
             return
         if isinstance(plan, BodyPlan):
-            self._plan_body(request, plan.max_bytes, data, end)
+            self._plan_body(request, plan, data, end)
         elif request.chunked or request.content_length:
             self._answer(plan, request, close=True)
         else:
@@ -164,22 +164,25 @@ class ServerConnection(Channel):
 
     # -- bodies --
 
-    def _plan_body(self, request: IncomingRequest, max_bytes: int, data: bytes, end: int) -> None:
+    def _plan_body(self, request: IncomingRequest, plan: BodyPlan, data: bytes, end: int) -> None:
         length = request.content_length
+        within_s = self._server.limits.body_timeout_s
+        if plan.timeout_s is not None:
+            within_s = min(within_s, plan.timeout_s)
         if not request.chunked and not length:
             self._tail = data[end:]
             self._run(request)
             return
         self._request = request
         budget = self._server.budget
-        self._max_body = min(max_bytes, budget.limit)
+        self._max_body = min(plan.max_bytes, budget.limit)
         if length:
             if length > self._max_body:
                 self._too_large(request)
                 return
             self._need = length
             if not budget.reserve(length):
-                self.due_at = request.head_at + self._server.limits.body_timeout_s
+                self.due_at = request.head_at + within_s
                 self._wait_for_memory(length, data[end:])
                 return
             request._reserved = length
@@ -189,7 +192,7 @@ class ServerConnection(Channel):
         else:
             self._chunks = ChunkedBody(self._server.limits.header_bytes)
         self._state = BODY
-        self.due_at = request.head_at + self._server.limits.body_timeout_s
+        self.due_at = request.head_at + within_s
         if len(data) > end:
             self._read_body(data, end)
         elif request.expects_continue:
