@@ -69,9 +69,8 @@ def test_the_log_fields_are_those_of_the_table() -> None:
 
 def test_notes_are_those_of_the_code() -> None:
     """A note that the code can write is explained, and none that it cannot."""
-    source = "".join(
-        (ROOT / "src/inferencemesh" / name).read_text() for name in ("wire/chat.py", "runtime/attempt.py")
-    )
+    package = ROOT / "src/inferencemesh"
+    source = "".join(path.read_text() for path in [package / "wire/chat.py", *package.glob("runtime/*.py")])
     table = section(OPERATIONS, "The request line").split("| note | means |")[1]
     for name in {name for row in rows(table) for name in _ticked(row[0])}:
         assert f'"{name}"' in source, name
