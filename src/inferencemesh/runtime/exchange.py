@@ -9,22 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from inferencemesh.core.errors import MeshError
-from inferencemesh.core.events import Event, RequestEnded, Retried
+from inferencemesh.core.events import Event, Retried
 from inferencemesh.core.outcome import CLIENT_GONE, OK, SEND_TIMEOUT, SHUTDOWN, Outcome, Phase
 from inferencemesh.core.phase import Step, advance
 from inferencemesh.core.request import Lease, LeaseState, Request, RequestState
-from inferencemesh.runtime.attempt import Attempt, Headers, Plan, Result
+from inferencemesh.runtime.attempt import Attempt
 from inferencemesh.runtime.drain import Drains
 from inferencemesh.runtime.gate import Gate
 from inferencemesh.runtime.http1.responder import Responder
 from inferencemesh.runtime.http1.server import IncomingRequest
+from inferencemesh.runtime.record import ended_event
+from inferencemesh.runtime.relay import Plan
 from inferencemesh.runtime.settings import ModelSettings
 from inferencemesh.runtime.upstream import Upstream, attempt_id
+from inferencemesh.runtime.verdict import Headers, Result
 from inferencemesh.wire.fields import forward_request_headers, forward_response_headers
 from inferencemesh.wire.peek import Peek, replace_model
 from inferencemesh.wire.render import error_event, error_response
@@ -482,38 +484,5 @@ class Exchange:
         self._services.live.discard(self)
 
     def _tell(self) -> None:
-        self._services.emit(self._ended_event())
-
-    def _ended_event(self) -> RequestEnded:
-        now = self._services.loop.time()
-        request, attempt = self.request, self.attempt
-        first = attempt.first_content_at if attempt is not None else None
-        usage = None if attempt is None else attempt.usage or attempt.tracker.usage
-        return RequestEnded(
-            at=time.time(),
-            id=request.id,
-            tenant=request.tenant,
-            model=request.model,
-            backend=attempt.upstream.name if attempt is not None else None,
-            attempts=self.attempts,
-            stream=self.stream,
-            status=self.status,
-            phase=self.phase,
-            cause=self._cause or "internal",
-            upstream_phase=attempt.phase if attempt is not None else Phase.BEFORE_HEADERS,
-            wait_s=request.waited_s,
-            first_content_s=None if first is None else first - request.arrived_at,
-            backend_first_content_s=(
-                first - attempt.dispatched_at
-                if attempt is not None and first is not None and attempt.dispatched_at is not None
-                else None
-            ),
-            duration_s=now - request.arrived_at,
-            bytes_in=request.size_bytes,
-            bytes_out=self.responder.bytes_out,
-            events=attempt.tracker.events if attempt is not None else 0,
-            tokens_in=usage.input_tokens if usage is not None else None,
-            tokens_out=usage.output_tokens if usage is not None else None,
-            notes=(*attempt.notes, *attempt.tracker.notes) if attempt is not None and attempt.sent else (),
-            stage=self._stage,
-        )
+        cause = self._cause or "internal"
+        self._services.emit(ended_event(self, cause, self._stage, self._services.loop.time()))

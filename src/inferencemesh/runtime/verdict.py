@@ -1,0 +1,134 @@
+"""What an attempt's end means: the rows of the error table (contract C3), retry and “full” (A9, B6).
+
+Pure functions over status, headers and body; the attempt only asks.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from inferencemesh.core.errors import MeshError
+from inferencemesh.runtime.engines.base import Engine
+from inferencemesh.runtime.http1.client import UpstreamLost
+from inferencemesh.wire.chat import plain_result
+from inferencemesh.wire.tracker import InBandError, PlainResult, Usage
+
+Headers = list[tuple[bytes, bytes]]
+
+
+@dataclass(slots=True)
+class Result:
+    """How an attempt ended. `reason` is what `retries.on` and the retry metric name."""
+
+    error: MeshError | None = None
+    reason: str | int = ""
+    full: bool = False  # the engine's own admission refused it: not a failure, not an attempt (B6)
+    not_before_s: float = 0.0
+    fault: bool = False  # counts for the breaker
+    usage: Usage | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the backend's answer is complete and goes to the caller."""
+        return self.error is None and not self.full
+
+
+def protocol_fault(message: str) -> Result:
+    """The backend's answer is not what the API or HTTP allows."""
+    return Result(MeshError("upstream_protocol", message), "upstream_protocol", fault=True)
+
+
+def judge_plain(engine: Engine, status: int, headers: Headers, body: bytes, *, stream: bool) -> Result:
+    """What a whole answer without events means."""
+    result = plain_result(body) if body[:1] in (b"{", b"[") else PlainResult(None, None)
+    if engine.is_full(status, result.error):
+        return full(headers)
+    if status >= 500:
+        error = MeshError("upstream_error", _said(f"the backend answered {status}", result.error))
+        return Result(error, status, fault=True)
+    if status in (401, 403, 404):
+        message = (
+            f"the backend answered {status}: its key or model name in the gateway's configuration is wrong"
+        )
+        return Result(MeshError("upstream_auth", message), status)
+    if status >= 400:
+        return Result()  # the caller's own mistake: passed on with its body
+    if not 200 <= status < 300:
+        return Result(MeshError("upstream_protocol", f"the backend answered {status}"), status, fault=True)
+    if result.error is not None:
+        return failed_in_band(result.error)
+    if stream:
+        return protocol_fault("a stream was asked for and the backend answered without one")
+    return Result(usage=result.usage)
+
+
+def judge_in_band(engine: Engine, error: InBandError, headers: Headers) -> Result:
+    """What an error event of a 200 stream means."""
+    return full(headers) if engine.is_full(200, error) else failed_in_band(error)
+
+
+def full(headers: Headers) -> Result:
+    """The engine has no room (B6)."""
+    return Result(full=True, reason="full", not_before_s=retry_after_s(headers))
+
+
+def failed_in_band(error: InBandError) -> Result:
+    """An error inside a 200: its status, where it names one, decides like the real one (C3)."""
+    reason = error.status if error.status is not None else "upstream_error"
+    return Result(
+        MeshError("upstream_error", _said("the backend reported an error", error)), reason, fault=True
+    )
+
+
+def lost_error(lost: UpstreamLost) -> MeshError:
+    """The error of a connection that ended before the response did."""
+    if lost.code == "internal":
+        return MeshError("internal", "the gateway failed while it relayed the answer")
+    return MeshError(lost.code, str(lost) or "the connection to the backend was lost")
+
+
+def retry_after_s(headers: Headers) -> float:
+    """Seconds of a Retry-After in its numeric form; other forms, negative and absurd values are ignored (O14)."""
+    for name, value in headers:
+        if name == b"retry-after" and value.isdigit() and len(value) <= 4:
+            return float(value)
+    return 0.0
+
+
+def content_length(headers: Headers) -> int | None:
+    """The announced length of a body."""
+    for name, value in headers:
+        if name == b"content-length":
+            return int(value)
+    return None
+
+
+def inflater(encoding: bytes) -> Callable[[bytes], bytes] | None:
+    """A decoder for a body that is compressed though identity was asked for; None if it is not known.
+
+    It raises zlib.error for a broken body, and ValueError for one read that unfolds beyond all measure.
+    """
+    if encoding not in (b"gzip", b"x-gzip", b"deflate"):
+        return None
+    decoder = zlib.decompressobj(wbits=47 if encoding != b"deflate" else 15)
+
+    def inflate(data: bytes) -> bytes:
+        plain = decoder.decompress(data, MAX_INFLATED_BYTES)
+        if decoder.unconsumed_tail:
+            raise ValueError("the compressed body unfolds too far")
+        return plain
+
+    return inflate
+
+
+MAX_INFLATED_BYTES = (
+    16 * 1024 * 1024
+)  # of one read: a read is at most 256 KiB, and text unfolds to some ten times
+
+
+def _said(what: str, error: InBandError | None) -> str:
+    if error is None or not error.message:
+        return what
+    return f"{what}: {error.message[:500]}"
