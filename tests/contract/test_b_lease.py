@@ -207,3 +207,27 @@ def test_B7_a_second_signal_ends_at_once(sim):
     with gateway(mesh(sim.url)) as running:
         drive(run(running))
         assert running.process.wait(20) == 1
+
+
+def test_B5_worst_case_does_not_believe_a_short_deadline(sim):
+    """A caller that shortens its own deadline does not shorten what the backend may still be doing (A1)."""
+    document = mesh(
+        sim.url,
+        slots=1,
+        model={"queue": {"timeout": "1s"}},
+        backend={"drain": {"policy": "worst_case"}},
+        timeouts={"total": "6s"},
+    )
+
+    async def run(running):
+        for _ in range(3):
+            answer = await ask(
+                running.port, chat("tokens=500 interval=20ms ignore_disconnect"), "x-mesh-timeout: 0.3"
+            )
+            assert answer.status in (200, 503, 504)
+            slots = running.state()["backends"][0]["slots"]
+            assert (slots["running"], slots["draining"]) == (0, 1)
+
+    with gateway(document) as running:
+        drive(run(running))
+    assert sim.state()["peak_running"] == 1

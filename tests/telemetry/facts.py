@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from inferencemesh.core.events import RequestEnded, RequestRefused
@@ -43,11 +42,11 @@ REFUSED = RequestRefused(
 
 
 def ended(**changes: Any) -> RequestEnded:
-    return replace(ENDED, **changes)
+    return ENDED._replace(**changes)
 
 
 def refused(**changes: Any) -> RequestRefused:
-    return replace(REFUSED, **changes)
+    return REFUSED._replace(**changes)
 
 
 def snapshot() -> Snapshot:

@@ -54,7 +54,7 @@ class Coordination(Section):
 
 
 class Log(Section):
-    """The log on standard error."""
+    """The log, on standard output."""
 
     format: Annotated[LogFormat, Choice(LogFormat)] = Field(
         default="auto", description="`auto`: human on a terminal, JSON elsewhere."

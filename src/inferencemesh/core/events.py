@@ -1,17 +1,17 @@
 """What happened, as immutable facts. Telemetry, log and dashboard fold them; nobody in the data path waits for them.
 
-`at` is Unix time in seconds; durations end in `_s` (seconds), sizes in `_bytes`.
+Named tuples: immutable, and cheap to make, since there is one for each request. `at` is Unix time in seconds;
+durations end in `_s` (seconds), sizes in `_bytes`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from inferencemesh.core.outcome import Phase
 
 
-@dataclass(frozen=True, slots=True)
-class RequestEnded:
+class RequestEnded(NamedTuple):
     """An accepted request has come to its one end (contract F3)."""
 
     at: float
@@ -38,8 +38,7 @@ class RequestEnded:
     stage: str | None = None  # of a cancellation: waiting, before_headers, before_content, after_content
 
 
-@dataclass(frozen=True, slots=True)
-class RequestRefused:
+class RequestRefused(NamedTuple):
     """A request was answered without having been accepted."""
 
     at: float
@@ -51,8 +50,7 @@ class RequestRefused:
     duration_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class WaitEnded:
+class WaitEnded(NamedTuple):
     """A request that had a place in the line left it; `result` is `granted` or a cause."""
 
     model: str
@@ -61,16 +59,14 @@ class WaitEnded:
     result: str
 
 
-@dataclass(frozen=True, slots=True)
-class Retried:
+class Retried(NamedTuple):
     """A request went back to the head of its line: `reason` is `full`, or an error code of the attempt."""
 
     backend: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Drained:
+class Drained(NamedTuple):
     """A draining slot was given back; `evidence` says why we believe that the backend has stopped."""
 
     backend: str
@@ -78,8 +74,7 @@ class Drained:
     age_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class BackendChanged:
+class BackendChanged(NamedTuple):
     """A backend came up or went down, or its breaker moved."""
 
     backend: str
@@ -88,4 +83,10 @@ class BackendChanged:
     reason: str
 
 
-Event = RequestEnded | RequestRefused | WaitEnded | Retried | Drained | BackendChanged
+class CleanupOverdue(NamedTuple):
+    """A backend did not close its side of a connection that we had ended, within `timeouts.cleanup` (contract B3)."""
+
+    backend: str
+
+
+Event = CleanupOverdue | RequestEnded | RequestRefused | WaitEnded | Retried | Drained | BackendChanged

@@ -164,6 +164,12 @@ class Attempt:
         return self.status, self.headers, self._body
 
     @property
+    def limit_at(self) -> float:
+        """Until when the backend may work on it in the worst case, whatever the caller's own deadline (B5)."""
+        sent_at = self.dispatched_at if self.dispatched_at is not None else self._loop.time()
+        return sent_at + self._plan.total_s
+
+    @property
     def phase(self) -> Phase:
         """How far the *upstream's* answer had come."""
         if self.head_at is None:
@@ -231,7 +237,7 @@ class Attempt:
             conn.release()
             self._gate.release(self.lease)
         else:
-            self._drains.adopt(self.lease, conn, self.upstream)
+            self._drains.adopt(self.lease, conn, self.upstream, self.limit_at)
 
     # --- the connection's side: called from data_received -----------------------------------------------------
 

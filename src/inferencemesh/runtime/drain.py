@@ -5,7 +5,8 @@ A closed connection is not a stopped generation. Each drain keeps its lease unti
 - `ended`: the backend finished its response after all;
 - `grace`: the peer has closed its side too, and the configured grace has passed since;
 - `trust`: the policy asks for no evidence;
-- `limit`: the policy `worst_case`, or a peer that did not close within `cleanup`: the request's own limit has passed.
+- `limit`: the policy `worst_case`, or a peer that did not close within `cleanup`: the longest time that the request
+  may have been worked on (`timeouts.total` from its sending) has passed.
 
 On plain TCP we close our half first and wait for the peer's own close, which says that its HTTP layer has seen
 ours. Nothing is freed for age alone; an old drain is counted and alarmed instead.
@@ -17,6 +18,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
+from inferencemesh.core.events import CleanupOverdue, Event
 from inferencemesh.core.request import Lease
 from inferencemesh.runtime.gate import Gate
 from inferencemesh.runtime.http1.client import ClientConnection
@@ -26,16 +28,23 @@ from inferencemesh.runtime.upstream import Upstream
 class Drain:
     """One draining lease."""
 
-    __slots__ = ("_drains", "_timer", "conn", "lease", "overdue", "since", "state", "upstream")
+    __slots__ = ("_drains", "_timer", "conn", "lease", "limit_at", "overdue", "since", "state", "upstream")
 
     def __init__(
-        self, drains: Drains, lease: Lease, conn: ClientConnection | None, upstream: Upstream, now: float
+        self,
+        drains: Drains,
+        lease: Lease,
+        conn: ClientConnection | None,
+        upstream: Upstream,
+        now: float,
+        limit_at: float,
     ) -> None:
         self._drains = drains
         self.lease = lease
         self.conn = conn
         self.upstream = upstream
         self.since = now
+        self.limit_at = limit_at
         self.state = "closing"
         self.overdue = False
         self._timer: asyncio.TimerHandle | None = None
@@ -75,16 +84,16 @@ class Drain:
         self.finish("grace")
 
     def _not_closed(self) -> None:
-        """The peer kept its side open: from here only the request's own limit is sure."""
-        self._drains.cleanup_overdue += 1
+        """The peer kept its side open: from here only the longest time is sure."""
+        self._drains.emit(CleanupOverdue(self.upstream.name))
         self._until_limit()
         if self.conn is not None:
             self.conn.abort()
 
     def _until_limit(self) -> None:
         self.state = "limit"
-        left = self.lease.request.deadline_at - self._drains.loop.time()
-        self._after(max(0.0, left), self._limit_over)
+        now = self._drains.loop.time()
+        self._after(max(self.limit_at - now, self.upstream.drain.grace_s), self._limit_over)
 
     def _limit_over(self) -> None:
         self.finish("limit")
@@ -109,11 +118,16 @@ class Drains:
     """All drains of the process. `adopt` is synchronous: from its return on the lease has an owner."""
 
     def __init__(
-        self, gate: Gate, loop: asyncio.AbstractEventLoop, alarm: Callable[[Drain, float], None]
+        self,
+        gate: Gate,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        emit: Callable[[Event], None],
+        alarm: Callable[[Drain, float], None],
     ) -> None:
         self.gate = gate
         self.loop = loop
-        self.cleanup_overdue = 0
+        self.emit = emit
         self._alarm = alarm
         self._open: set[Drain] = set()
         self._idle: asyncio.Future[None] | None = None
@@ -121,13 +135,15 @@ class Drains:
     def __len__(self) -> int:
         return len(self._open)
 
-    def adopt(self, lease: Lease, conn: ClientConnection | None, upstream: Upstream) -> None:
+    def adopt(self, lease: Lease, conn: ClientConnection | None, upstream: Upstream, limit_at: float) -> None:
         """Take over a lease whose request we ended; its slots are draining from here on.
 
-        Without a connection nothing can be seen of the backend's end, and the request's own limit decides.
+        `limit_at` is the instant until which the backend may go on in the worst case: the model's `timeouts.total`
+        after the request was sent, however short the caller's own deadline was. Without a connection nothing can be
+        seen of the backend's end, and that limit decides.
         """
         self.gate.drain(lease)
-        drain = Drain(self, lease, conn, upstream, self.loop.time())
+        drain = Drain(self, lease, conn, upstream, self.loop.time(), limit_at)
         self._open.add(drain)
         drain.start()
 

@@ -23,7 +23,6 @@ from inferencemesh.runtime.gate import Gate
 from inferencemesh.runtime.http1.responder import Responder
 from inferencemesh.runtime.http1.server import IncomingRequest
 from inferencemesh.runtime.record import ended_event
-from inferencemesh.runtime.relay import Plan
 from inferencemesh.runtime.settings import ModelSettings
 from inferencemesh.runtime.upstream import Upstream, attempt_id
 from inferencemesh.runtime.verdict import Headers, Result
@@ -31,6 +30,10 @@ from inferencemesh.wire.fields import forward_request_headers, forward_response_
 from inferencemesh.wire.peek import Peek, replace_model
 from inferencemesh.wire.render import error_event, error_response
 from inferencemesh.wire.sse import KEEPALIVE
+
+# A backend that refuses connections is always the least busy one. Where the model has others it is left alone for
+# this long, about one health interval, so that it does not draw (and use up the retries of) every request meanwhile.
+CONNECT_QUIET_S = 5.0
 
 
 @dataclass(slots=True, eq=False)
@@ -164,7 +167,7 @@ class Exchange:
             attempt = Attempt(
                 upstream,
                 lease,
-                self._plan(),
+                self._settings.plan(stream=self.stream, choices=self._peek.choices),
                 self,
                 gate=services.gate,
                 drains=services.drains,
@@ -234,7 +237,10 @@ class Exchange:
             attempt.close()
         if not self.responder.started:
             self.step = advance(self.step, Step.WAITING)
-        services.gate.requeue(attempt.lease, full=full, avoid=not full, not_before_s=result.not_before_s)
+        not_before_s = result.not_before_s
+        if result.reason == "connect" and len(self._settings.backends) > 1:
+            not_before_s = CONNECT_QUIET_S
+        services.gate.requeue(attempt.lease, full=full, avoid=not full, not_before_s=not_before_s)
 
     async def _granted_again(self, result: Result) -> Lease:
         try:
@@ -401,19 +407,6 @@ class Exchange:
 
     # --- the backend's side -----------------------------------------------------------------------------------
 
-    def _plan(self) -> Plan:
-        settings = self._settings
-        return Plan(
-            stream=self.stream,
-            choices=self._peek.choices,
-            prefetch=settings.prefetch,
-            prefetch_max_s=settings.prefetch_max_s,
-            first_content_s=settings.first_content_s,
-            idle_s=settings.idle_s,
-            max_event_bytes=settings.max_event_bytes,
-            strict_marker=settings.strict_marker,
-        )
-
     def _payload(self) -> list[bytes]:
         incoming, services = self._incoming, self._services
         if not self.responder.started:
@@ -442,7 +435,7 @@ class Exchange:
             return
         self._finalized = True
         self._cause = cause
-        if cause in (CLIENT_GONE, SEND_TIMEOUT):
+        if cause == CLIENT_GONE:
             waiting = self.request.state is RequestState.WAITING
             self._stage = "waiting" if waiting else str(self.phase)
         # Each part runs whatever became of those before it.
@@ -472,7 +465,7 @@ class Exchange:
                     gate.release(lease)  # granted, and no attempt was made with it
                 else:
                     # Closing the attempt failed: the backend may go on.
-                    self._services.drains.adopt(lease, None, self.attempt.upstream)
+                    self._services.drains.adopt(lease, None, self.attempt.upstream, self.attempt.limit_at)
         finally:
             gate.settle(self.request, Outcome(self.phase, self._cause or "internal"))
 

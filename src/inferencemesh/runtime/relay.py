@@ -45,6 +45,7 @@ class Plan:
     prefetch_max_s: float
     first_content_s: float
     idle_s: float
+    total_s: float
     max_event_bytes: int
     strict_marker: bool
 

@@ -5,8 +5,10 @@ Times are in seconds, sizes in bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from inferencemesh.runtime.relay import Plan
 
 if TYPE_CHECKING:
     from inferencemesh.config.schema import Mesh
@@ -18,6 +20,7 @@ class ModelSettings:
 
     name: str
     upstream_name: str
+    backends: tuple[str, ...]
     connect_s: float
     first_content_s: float
     idle_s: float
@@ -30,6 +33,25 @@ class ModelSettings:
     strict_marker: bool
     max_event_bytes: int
     retry_on: frozenset[str | int]
+    _plans: dict[tuple[bool, int], Plan] = field(default_factory=dict, repr=False, compare=False)
+
+    def plan(self, *, stream: bool, choices: int) -> Plan:
+        """The settings of an attempt. One object for all requests of a kind; kinds are bounded by `n`'s own bound."""
+        key = (stream, choices)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = Plan(
+                stream=stream,
+                choices=choices,
+                prefetch=self.prefetch,
+                prefetch_max_s=self.prefetch_max_s,
+                first_content_s=self.first_content_s,
+                idle_s=self.idle_s,
+                total_s=self.total_s,
+                max_event_bytes=self.max_event_bytes,
+                strict_marker=self.strict_marker,
+            )
+        return plan
 
 
 def settings_of(mesh: Mesh) -> dict[str, ModelSettings]:
@@ -42,6 +64,7 @@ def settings_of(mesh: Mesh) -> dict[str, ModelSettings]:
         settings = ModelSettings(
             name=model.name,
             upstream_name=model.upstream_name or model.name,
+            backends=model.backends,
             connect_s=timeouts.connect,
             first_content_s=timeouts.first_content,
             idle_s=timeouts.idle,

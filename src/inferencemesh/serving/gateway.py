@@ -95,7 +95,7 @@ class Gateway:
         self.rates = RecentRates()
         self.hub = Hub([self.aggregate, self.rates, self.log])
         self.gate = Gate(self.admission, loop=loop, emit=self.hub.emit, bug=self._bug)
-        self.drains = Drains(self.gate, loop, self._drain_alarm)
+        self.drains = Drains(self.gate, loop, emit=self.hub.emit, alarm=self._drain_alarm)
         self.upstreams = {backend.name: upstream_of(mesh, backend) for backend in mesh.backends}
         self.services = Services(
             gate=self.gate,

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from inferencemesh.core.events import (
     BackendChanged,
+    CleanupOverdue,
     Drained,
     Event,
     RequestEnded,
@@ -138,6 +139,7 @@ class Aggregate:
         "_models",
         "_tenants",
         "cancellations",
+        "cleanups_overdue",
         "drains",
         "histograms",
         "rejections",
@@ -163,6 +165,7 @@ class Aggregate:
         self.cancellations: Counts = {}  # model, tenant, stage
         self.drains: Counts = {}  # backend, evidence
         self.retries: Counts = {}  # backend, reason
+        self.cleanups_overdue: Counts = {}  # backend
         self.tokens: Counts = {}  # model, tenant, kind
         self.histograms = {name: Family(bounds) for name, bounds in _bounds(buckets or {}).items()}
 
@@ -191,6 +194,8 @@ class Aggregate:
             _add(self.retries, (event.backend, event.reason))
         elif isinstance(event, Drained):
             _add(self.drains, (event.backend, event.evidence))
+        elif isinstance(event, CleanupOverdue):
+            _add(self.cleanups_overdue, (event.backend,))
         else:
             _: BackendChanged = event  # a state, read from the snapshot
 

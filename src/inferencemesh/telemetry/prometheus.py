@@ -36,6 +36,10 @@ _COUNTERS = {
         "Draining slots that were given back, by the evidence that the backend had stopped.",
         ("backend", "evidence"),
     ),
+    "cleanups_overdue": (
+        "Connections that a backend kept open beyond timeouts.cleanup after we had ended them.",
+        ("backend",),
+    ),
     "retries": ("Attempts that went back to the head of their line.", ("backend", "reason")),
     "tokens": (
         "Tokens as the backends reported them; unknown usage is not counted.",
