@@ -181,3 +181,16 @@ def test_C8_the_official_sdk_sees_its_own_errors(sim):
 def openai_client(port: int) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="any", max_retries=0) as client:
         yield client
+
+
+def test_slots_auto_asks_the_engine_that_can_tell(sim):
+    with gateway(mesh(sim.url, backend={"slots": "auto"})) as running:
+        assert running.state()["backends"][0]["slots"]["capacity"] == sim.state()["slots"]
+
+
+def test_slots_auto_with_an_engine_that_cannot_tell(sim, tmp_path):
+    path = tmp_path / "mesh.yaml"
+    path.write_text(f"backends: [{{name: a, url: '{sim.url}', slots: auto}}]\n")
+    ended = run("serve", "-c", str(path), "--port", "0", "--admin-port", "0")
+    assert ended.returncode == 2
+    assert "write the number" in ended.stderr

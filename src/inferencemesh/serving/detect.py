@@ -26,14 +26,32 @@ async def resolve(mesh: Mesh) -> dict[str, int]:
     Raises:
         StartError: an engine reports none, and the configuration gives no number.
     """
-    unknown = [backend.name for backend in mesh.backends if backend.slots == "auto"]
-    if unknown:
-        raise StartError(
-            f"backends[{', '.join(unknown)}]: slots: auto needs an engine that reports its slots, and the adapters "
-            "of this release cannot ask; write the number that the model server was started with "
-            "(vLLM --max-num-seqs, llama.cpp --parallel, Ollama OLLAMA_NUM_PARALLEL)"
-        )
-    return {}
+    found: dict[str, int] = {}
+    for backend in mesh.backends:
+        if backend.slots != "auto":
+            continue
+        upstream = upstream_of(mesh, backend)
+        path = upstream.engine.slots_path
+        if path is None:
+            raise StartError(
+                f"backend {backend.name}: `slots: auto` needs an engine that reports its slots, and the adapter "
+                f"{upstream.engine.name} cannot ask; write the number that the model server was started with "
+                "(vLLM --max-num-seqs, llama.cpp --parallel, Ollama OLLAMA_NUM_PARALLEL)"
+            )
+        try:
+            status, body = await fetch(upstream, path, ASK_S)
+            found[backend.name] = upstream.engine.slots(body)
+        except (ConnectError, UpstreamLost, OSError, TimeoutError, ValueError, KeyError, TypeError) as lost:
+            raise StartError(
+                f"backend {backend.name}: its slots could not be asked for ({lost}); start it first, or write a number"
+            ) from lost
+        finally:
+            await upstream.pool.close()
+        if found[backend.name] < 1:
+            raise StartError(
+                f"backend {backend.name} reports {found[backend.name]} slots ({status}); write a number"
+            )
+    return found
 
 
 async def from_backends(

@@ -14,6 +14,12 @@ class Engine(Protocol):
     health_path: str
     # Seconds between the peer's own close and the moment its generation has certainly stopped (B5, `grace: auto`).
     drain_floor_s: float
+    # Where the engine tells its slots (`slots: auto`); None if it does not.
+    slots_path: str | None
+
+    def slots(self, body: bytes) -> int:
+        """The slots in the answer of `slots_path`. Raises ValueError or KeyError if it holds none."""
+        ...
 
     def healthy(self, status: int) -> bool:
         """Whether this answer to the health path means that the server can take work."""

@@ -11,6 +11,11 @@ class OpenAIEngine:
     name = "openai"
     health_path = "/v1/models"
     drain_floor_s = 1.0
+    slots_path: str | None = None
+
+    def slots(self, body: bytes) -> int:
+        """Nothing in the API tells it."""
+        raise ValueError("the API does not tell slots")
 
     def healthy(self, status: int) -> bool:
         """Any answer below 500 says that its HTTP layer lives; it may ask for a key that probes do not send."""

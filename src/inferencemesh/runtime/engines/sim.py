@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import orjson
+
 from inferencemesh.runtime.engines.openai import OpenAIEngine
 
 
@@ -11,6 +13,11 @@ class SimEngine(OpenAIEngine):
     name = "sim"
     health_path = "/health"
     drain_floor_s = 0.1
+    slots_path = "/sim/state?requests=0"
+
+    def slots(self, body: bytes) -> int:
+        """As its state says."""
+        return int(orjson.loads(body)["slots"])
 
     def healthy(self, status: int) -> bool:
         """Only 200 is healthy."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 PIPELINED_BYTES = 64 * 1024
 _ANSWERING = (RUNNING, FLUSHING, NEXT)
+_CRLF = b"\r\n"
 
 
 class ServerConnection(Channel):
@@ -101,31 +102,30 @@ class ServerConnection(Channel):
     def _read_head(self, data: bytes) -> None:
         buf = self._head
         if buf is None:
-            if data[:2] == b"\r\n":  # one empty line before the request line is tolerated (RFC 9112, 2.2)
-                data = data[2:]
-            end = data.find(b"\r\n\r\n")
+            start = (
+                2 if data[:2] == _CRLF else 0
+            )  # one empty line before a request is tolerated (RFC 9112, 2.2)
+            end = data.find(b"\r\n\r\n", start)
             if end < 0:
-                self._hold_head(data, split_line_end=False)
+                self._hold_head(data, 0)
                 return
         else:
-            scan = len(buf) - 3
-            split_line_end = buf[-1:] == b"\r" and data[:1] == b"\n"
+            held = len(buf)
             buf += data
-            if buf[:2] == b"\r\n":
-                del buf[:2]
-            end = buf.find(b"\r\n\r\n", max(0, scan - 2))
+            start = 2 if buf[:2] == _CRLF else 0
+            end = buf.find(b"\r\n\r\n", max(start, held - 3))
             if end < 0:
-                self._hold_head(data, split_line_end=split_line_end)
+                self._hold_head(data, held)
                 return
             data = bytes(buf)
             self._head = None
         end += 4
         limits = self._server.limits
-        if end > limits.header_bytes:
+        if end - start > limits.header_bytes:
             self._fail("headers_too_large", f"The request head is larger than {limits.header_bytes} bytes.")
             return
         try:
-            request = parse_head(data if len(data) == end else data[:end], limits.header_fields)
+            request = parse_head(data[start:end], limits.header_fields)
         except FramingError as error:
             self._fail(error.code, error.message)
             return
@@ -146,20 +146,24 @@ class ServerConnection(Channel):
             self._tail = data[end:]
             self._answer(plan, request, close=False)
 
-    def _hold_head(self, data: bytes, *, split_line_end: bool) -> None:
-        """Keep an incomplete head, unless it can no longer become a good one."""
+    def _hold_head(self, data: bytes, held: int) -> None:
+        """Keep an incomplete head of which `held` bytes were here before, unless it can not become a good one."""
         buf = self._head
         if buf is None:
-            if not data:
-                return
             buf = self._head = bytearray(data)
+        start = 2 if buf[:2] == _CRLF else 0
+        if len(buf) == start:
+            return  # an empty line, and no request begun
+        if held <= start:
             self.due_at = self._loop.time() + self._server.limits.header_timeout_s
         limit = self._server.limits.header_bytes
-        if len(buf) > limit:
+        split_line_end = held > 0 and buf[held - 1] == 13 and data[:1] == b"\n"
+        first = buf[start]
+        if len(buf) - start > limit:
             self._fail("headers_too_large", f"The request head is larger than {limit} bytes.")
-        elif data.count(b"\n") != data.count(b"\r\n") + split_line_end:
+        elif data.count(b"\n") != data.count(_CRLF) + split_line_end:
             self._fail("invalid_request", "Lines of the request head must end in CR LF.")
-        elif buf and not (65 <= buf[0] <= 90 or buf[0] == 13):
+        elif not 65 <= first <= 90 and not (first == 13 and len(buf) == 1):
             self._fail("invalid_request", "This is not an HTTP/1.1 request.")
 
     # -- bodies --
@@ -313,7 +317,7 @@ class ServerConnection(Channel):
     # -- for the writing half --
 
     def _idle(self) -> bool:
-        return self._head is None
+        return self._head is None or self._head == _CRLF
 
     def _reading(self) -> IncomingRequest | None:
         return self._request
