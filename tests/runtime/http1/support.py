@@ -118,9 +118,9 @@ async def serving(
     try:
         yield server
     finally:
+        await server.close(0.0)
         for request, _ in app.calls:
             request.release_body()
-        await server.close(0.0)
         assert server.connections == 0
         assert budget.used == 0
         assert budget.waiting == 0
