@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from inferencemesh.config import ConfigError, load
+from inferencemesh.config import ConfigError, from_document, load
 from inferencemesh.config.outline import entries
 from inferencemesh.config.unbuilt import UNBUILT
 
@@ -27,7 +28,6 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "server.tls.client_ca": ("a.pem", ("null",)),
     "backends[].engine": ("vllm", ("auto", "openai", "sim")),
     "backends[].tokens": ("5", ("null",)),
-    "backends[].drain.policy": ("confirm", ("auto", "trust", "grace", "worst_case")),
     "models[].routing": ("prefix", ("least_busy", "round_robin")),
     "models[].fallbacks": ("[m2]", ("[]",)),
     "models[].stream.usage": ("inject", ("observe",)),
@@ -119,3 +119,13 @@ def test_the_same_value_may_be_repeated(tmp_path: Path):
         "models: [{name: m, backends: [a], timeouts: {send: 30s, idle: 1s, connect: 1s}, retries: {attempts: 2}}]\n"
     )
     assert load(tmp_path / "m").models[0].timeouts
+
+
+def test_confirm_needs_an_engine_that_can_be_asked() -> None:
+    def document(engine: str) -> dict[str, Any]:
+        backend = {"name": "a", "url": "http://127.0.0.1:1", "slots": 1, "engine": engine}
+        return {"backends": [{**backend, "drain": {"policy": "confirm"}}]}
+
+    assert from_document(document("sim")).backends[0].drain.policy == "confirm"
+    with pytest.raises(ConfigError, match="cannot be asked whether it has stopped"):
+        from_document(document("openai"))

@@ -231,3 +231,24 @@ def test_B5_worst_case_does_not_believe_a_short_deadline(sim):
     with gateway(document) as running:
         drive(run(running))
     assert sim.state()["peak_running"] == 1
+
+
+def test_B5_confirm_waits_for_the_engines_own_word(sim):
+    """The backend lingers after the close: its slot stays counted exactly until it says that it has stopped."""
+
+    async def run(running):
+        call = await Call.open(running.port, post(chat("tokens=500 interval=20ms linger=1500ms")))
+        await call.content()
+        call.leave()
+        await until(lambda: only_record(sim)["lingering"])
+        began = time.monotonic()
+        waiting = await Call.open(running.port, post(chat("tokens=1")))
+        answer = await waiting.answer()
+        assert answer.status == 200
+        assert time.monotonic() - began > 1.0
+        assert sim.state()["peak_running"] == 1, "nobody was sent into the lingering slot"
+
+    with gateway(mesh(sim.url, slots=1)) as running:
+        drive(run(running))
+        assert running.metric("drains_total", evidence="reported") == 1
+        assert running.metric("drains_total") == 1

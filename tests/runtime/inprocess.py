@@ -29,7 +29,7 @@ async def world(**sections: Any) -> AsyncIterator[tuple[Gateway, SimServer]]:
         "url": f"http://127.0.0.1:{sim.port}",
         "engine": "sim",
         "slots": slots,
-        "drain": {"grace": "0s"},
+        "drain": {"policy": "grace", "grace": "0s"},
         "health": {"interval": "1h"},
         **sections.pop("backend", {}),
     }

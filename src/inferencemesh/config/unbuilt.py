@@ -31,6 +31,8 @@ def _empty(value: Any) -> bool:
     return not value
 
 
+CONFIRMING = ("sim",)  # engines whose adapter can ask whether an attempt has stopped
+
 UNBUILT: tuple[Unbuilt, ...] = (
     Unbuilt("server.workers", _only(1), "write 1"),
     Unbuilt("server.watch_config", _only(False), "write false and restart the gateway after a change"),
@@ -47,11 +49,6 @@ UNBUILT: tuple[Unbuilt, ...] = (
         "write `openai` and give `slots` the number that the engine was started with",
     ),
     Unbuilt("backends[].tokens", _only(None), "write null and bound the work by `slots`"),
-    Unbuilt(
-        "backends[].drain.policy",
-        _only("auto", "trust", "grace", "worst_case"),
-        "write `grace` or `worst_case`",
-    ),
     Unbuilt("models[].routing", _only("least_busy", "round_robin"), "write `least_busy` or `round_robin`"),
     Unbuilt("models[].fallbacks", _empty, "write [] and give the model more backends"),
     Unbuilt("tenants[].reserved", _only(0), "write 0 and give the tenant a higher `weight`"),
@@ -103,6 +100,12 @@ def _written(value: str | float) -> str:
 def _same_for_all(mesh: Mesh) -> Iterator[tuple[Path, str]]:
     """What may be written in several places, but in this release has one value over all of them."""
     for i, backend in enumerate(mesh.backends):
+        if backend.drain.policy == "confirm" and backend.engine not in CONFIRMING:
+            message = (
+                f"`confirm` asks for what this release does not do yet with the engine `{backend.engine}`, which cannot "
+                "be asked whether it has stopped; write `grace` or `worst_case`"
+            )
+            yield ("backends", i, "drain", "policy"), message
         if backend.breaker != mesh.backends[0].breaker:
             name = mesh.backends[0].name
             yield (

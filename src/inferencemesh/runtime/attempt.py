@@ -61,6 +61,7 @@ class Attempt:
         "_relay",
         "_replayed",
         "_stalled",
+        "attempt_id",
         "bytes_in",
         "conn",
         "dispatched_at",
@@ -85,11 +86,13 @@ class Attempt:
         plan: Plan,
         outlet: Outlet,
         *,
+        attempt_id: str,
         gate: Gate,
         drains: Drains,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.upstream = upstream
+        self.attempt_id = attempt_id
         self.lease = lease
         self._plan = plan
         self._outlet = outlet
@@ -237,7 +240,9 @@ class Attempt:
             conn.release()
             self._gate.release(self.lease)
         else:
-            self._drains.adopt(self.lease, conn, self.upstream, self.limit_at)
+            self._drains.adopt(
+                self.lease, conn, self.upstream, limit_at=self.limit_at, attempt_id=self.attempt_id
+            )
 
     # --- the connection's side: called from data_received -----------------------------------------------------
 

@@ -22,10 +22,13 @@ RESERVED_FILES = 200
 def upstream_of(mesh: Mesh, backend: Backend) -> Upstream:
     """A backend with its adapter, its connections and its drain policy.
 
-    `drain.policy: auto` is `confirm` where the engine's adapter can confirm; none of those built can, so `grace`.
+    `drain.policy: auto` is `confirm` where the engine's adapter can, else `grace`.
     """
     engine = engine_named(backend.engine)
     drain = backend.drain
+    policy: str = drain.policy
+    if policy == "auto":
+        policy = "confirm" if engine.confirm_path("") is not None else "grace"
     timeouts = mesh.timeouts
     return Upstream(
         name=backend.name,
@@ -37,7 +40,7 @@ def upstream_of(mesh: Mesh, backend: Backend) -> Upstream:
             ssl=_tls(backend) if backend.url.startswith("https:") else None,
         ),
         drain=DrainSettings(
-            policy="grace" if drain.policy == "auto" else drain.policy,
+            policy=policy,
             grace_s=engine.drain_floor_s if drain.grace == "auto" else float(drain.grace),
             cleanup_s=timeouts.cleanup,
             overdue_s=drain.overdue,

@@ -4,9 +4,10 @@ A closed connection is not a stopped generation. Each drain keeps its lease unti
 
 - `ended`: the backend finished its response after all;
 - `grace`: the peer has closed its side too, and the configured grace has passed since;
+- `reported`: the engine's own word for this very attempt (`confirm`);
 - `trust`: the policy asks for no evidence;
-- `limit`: the policy `worst_case`, or a peer that did not close within `cleanup`: the longest time that the request
-  may have been worked on (`timeouts.total` from its sending) has passed.
+- `limit`: the longest time that the request may have been worked on (`timeouts.total` from its sending) has passed:
+  the policy `worst_case`, an engine that did not say so under `confirm`, a peer that did not close within `cleanup`.
 
 On plain TCP we close our half first and wait for the peer's own close, which says that its HTTP layer has seen
 ours. Nothing is freed for age alone; an old drain is counted and alarmed instead.
@@ -21,14 +22,31 @@ from collections.abc import Callable
 from inferencemesh.core.events import CleanupOverdue, Event
 from inferencemesh.core.request import Lease
 from inferencemesh.runtime.gate import Gate
-from inferencemesh.runtime.http1.client import ClientConnection
+from inferencemesh.runtime.http1.client import ClientConnection, UpstreamLost
+from inferencemesh.runtime.probes import fetch
 from inferencemesh.runtime.upstream import Upstream
+
+# How often an engine is asked whether it has stopped, while there is somebody to ask about; seconds.
+ASK_EVERY_S = 0.1
+ASK_TIMEOUT_S = 2.0
 
 
 class Drain:
     """One draining lease."""
 
-    __slots__ = ("_drains", "_timer", "conn", "lease", "limit_at", "overdue", "since", "state", "upstream")
+    __slots__ = (
+        "_asking",
+        "_drains",
+        "_timer",
+        "attempt_id",
+        "conn",
+        "lease",
+        "limit_at",
+        "overdue",
+        "since",
+        "state",
+        "upstream",
+    )
 
     def __init__(
         self,
@@ -38,8 +56,11 @@ class Drain:
         upstream: Upstream,
         now: float,
         limit_at: float,
+        attempt_id: str,
     ) -> None:
         self._drains = drains
+        self.attempt_id = attempt_id
+        self._asking: asyncio.Task[None] | None = None
         self.lease = lease
         self.conn = conn
         self.upstream = upstream
@@ -54,7 +75,10 @@ class Drain:
         settings = self.upstream.drain
         if settings.policy == "trust":
             self.finish("trust")
-        elif self.conn is None:
+            return
+        if settings.policy == "confirm":
+            self._asking = self._drains.loop.create_task(self._ask())
+        if self.conn is None:
             self._until_limit()
         else:
             self._after(settings.cleanup_s, self._not_closed)
@@ -72,7 +96,7 @@ class Drain:
         if self.state != "closing":
             return
         settings = self.upstream.drain
-        if settings.policy == "worst_case":
+        if settings.policy in ("worst_case", "confirm"):
             self._until_limit()
         elif settings.grace_s <= 0:
             self.finish("grace")
@@ -98,6 +122,21 @@ class Drain:
     def _limit_over(self) -> None:
         self.finish("limit")
 
+    async def _ask(self) -> None:
+        """Ask the engine until it says that it has stopped. What it does not say is no evidence (B5)."""
+        engine = self.upstream.engine
+        path = engine.confirm_path(self.attempt_id)
+        while path is not None:
+            try:
+                status, body = await fetch(self.upstream, path, ASK_TIMEOUT_S)
+                # An id that the engine does not know may still be on its way to it, until it has closed its side.
+                if engine.stopped(status, body, self.attempt_id, closed=self.state != "closing"):
+                    self.finish("reported")
+                    return
+            except (OSError, UpstreamLost, TimeoutError, ValueError, KeyError, TypeError):
+                pass  # no answer: ask again
+            await asyncio.sleep(ASK_EVERY_S)
+
     def finish(self, evidence: str) -> None:
         """Give the slots back, once."""
         if self.state == "done":
@@ -106,6 +145,9 @@ class Drain:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._asking is not None:
+            self._drains.leave(self._asking)
+            self._asking = None
         self._drains.forget(self)
         try:
             self._drains.gate.confirm(self.lease, evidence)
@@ -130,12 +172,21 @@ class Drains:
         self.emit = emit
         self._alarm = alarm
         self._open: set[Drain] = set()
+        self._leaving: set[asyncio.Task[None]] = set()
         self._idle: asyncio.Future[None] | None = None
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def adopt(self, lease: Lease, conn: ClientConnection | None, upstream: Upstream, limit_at: float) -> None:
+    def adopt(
+        self,
+        lease: Lease,
+        conn: ClientConnection | None,
+        upstream: Upstream,
+        *,
+        limit_at: float,
+        attempt_id: str,
+    ) -> None:
         """Take over a lease whose request we ended; its slots are draining from here on.
 
         `limit_at` is the instant until which the backend may go on in the worst case: the model's `timeouts.total`
@@ -143,7 +194,7 @@ class Drains:
         seen of the backend's end, and that limit decides.
         """
         self.gate.drain(lease)
-        drain = Drain(self, lease, conn, upstream, self.loop.time(), limit_at)
+        drain = Drain(self, lease, conn, upstream, self.loop.time(), limit_at, attempt_id)
         self._open.add(drain)
         drain.start()
 
@@ -154,6 +205,13 @@ class Drains:
             drain.upstream.degraded = None
         if not self._open and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
+
+    def leave(self, task: asyncio.Task[None]) -> None:
+        """A question that needs no answer any more: cancelled, and awaited at the latest by `close`."""
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+        if task is not asyncio.current_task():
+            task.cancel()
 
     def sweep(self, now: float) -> None:
         """Count and alarm what is unconfirmed for too long; it is not freed by that."""
@@ -172,4 +230,5 @@ class Drains:
         abandoned = list(self._open)
         for drain in abandoned:
             drain.finish("shutdown")
+        await asyncio.gather(*self._leaving, return_exceptions=True)
         return len(abandoned)

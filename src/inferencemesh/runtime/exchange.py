@@ -169,6 +169,7 @@ class Exchange:
                 lease,
                 self._settings.plan(stream=self.stream, choices=self._peek.choices),
                 self,
+                attempt_id=attempt_id(services.rng),
                 gate=services.gate,
                 drains=services.drains,
                 loop=services.loop,
@@ -422,7 +423,7 @@ class Exchange:
             incoming.path if incoming.path.startswith("/v1/") else "/v1" + incoming.path,
             forward_request_headers(incoming.headers),
             body,
-            attempt_id=attempt_id(services.rng),
+            attempt_id=attempt.attempt_id,
             timeout_s=self.request.deadline_at - services.loop.time(),
             traceparent=self.trace,
         )
@@ -465,7 +466,14 @@ class Exchange:
                     gate.release(lease)  # granted, and no attempt was made with it
                 else:
                     # Closing the attempt failed: the backend may go on.
-                    self._services.drains.adopt(lease, None, self.attempt.upstream, self.attempt.limit_at)
+                    attempt = self.attempt
+                    self._services.drains.adopt(
+                        lease,
+                        None,
+                        attempt.upstream,
+                        limit_at=attempt.limit_at,
+                        attempt_id=attempt.attempt_id,
+                    )
         finally:
             gate.settle(self.request, Outcome(self.phase, self._cause or "internal"))
 

@@ -14,7 +14,7 @@ from inferencemesh.runtime.http1.client import ConnectionPool
 class DrainSettings:
     """How a slot of this backend is believed to be free again after an end made by us (B5); seconds."""
 
-    policy: str  # trust | grace | worst_case
+    policy: str  # trust | grace | confirm | worst_case
     grace_s: float
     cleanup_s: float
     overdue_s: float

@@ -21,6 +21,18 @@ class Engine(Protocol):
         """The slots in the answer of `slots_path`. Raises ValueError or KeyError if it holds none."""
         ...
 
+    def confirm_path(self, attempt_id: str) -> str | None:
+        """Where the engine tells whether it still works on an attempt (B5, `confirm`); None if it does not."""
+        ...
+
+    def stopped(self, status: int, body: bytes, attempt_id: str, *, closed: bool) -> bool:
+        """Whether the answer of `confirm_path` says that the attempt has stopped.
+
+        `closed`: the engine has closed its side of the attempt's connection, so nothing of it is still on its way.
+        Raises ValueError, KeyError or TypeError for an answer that cannot be read.
+        """
+        ...
+
     def healthy(self, status: int) -> bool:
         """Whether this answer to the health path means that the server can take work."""
         ...

@@ -17,6 +17,14 @@ class OpenAIEngine:
         """Nothing in the API tells it."""
         raise ValueError("the API does not tell slots")
 
+    def confirm_path(self, attempt_id: str) -> str | None:
+        """Nothing in the API tells it."""
+        return None
+
+    def stopped(self, status: int, body: bytes, attempt_id: str, *, closed: bool) -> bool:
+        """Nothing in the API tells it."""
+        return False
+
     def healthy(self, status: int) -> bool:
         """Any answer below 500 says that its HTTP layer lives; it may ask for a key that probes do not send."""
         return status < 500

@@ -19,6 +19,19 @@ class SimEngine(OpenAIEngine):
         """As its state says."""
         return int(orjson.loads(body)["slots"])
 
+    def confirm_path(self, attempt_id: str) -> str | None:
+        """Its state, of one request."""
+        return f"/sim/state?id={attempt_id}"
+
+    def stopped(self, status: int, body: bytes, attempt_id: str, *, closed: bool) -> bool:
+        """Neither running nor lingering, as its own record says; unknown and closed: it was never heard of."""
+        if status != 200:
+            return False
+        record = orjson.loads(body)["requests"].get(attempt_id)
+        if record is None:
+            return closed
+        return record["state"] not in ("running", "waiting") and not record["lingering"]
+
     def healthy(self, status: int) -> bool:
         """Only 200 is healthy."""
         return status == 200

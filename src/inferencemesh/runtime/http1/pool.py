@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import ssl as tls
 from typing import Any
@@ -208,4 +209,7 @@ class ConnectionPool:
 
 
 def _reason(error: OSError) -> str:
+    """What the system calls it; asyncio's own text repeats the address instead."""
+    if error.errno is not None and error.errno > 0 and not isinstance(error, tls.SSLError):
+        return os.strerror(error.errno)
     return error.strerror or str(error) or type(error).__name__
