@@ -102,8 +102,8 @@ def _same_for_all(mesh: Mesh) -> Iterator[tuple[Path, str]]:
     for i, backend in enumerate(mesh.backends):
         if backend.drain.policy == "confirm" and backend.engine not in CONFIRMING:
             message = (
-                f"`confirm` asks for what this release does not do yet with the engine `{backend.engine}`, which cannot "
-                "be asked whether it has stopped; write `grace` or `worst_case`"
+                f"`confirm` asks for what this release does not do yet: the engine `{backend.engine}` "
+                "cannot be asked whether it has stopped; write `grace` or `worst_case`"
             )
             yield ("backends", i, "drain", "policy"), message
         if backend.breaker != mesh.backends[0].breaker:
