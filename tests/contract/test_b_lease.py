@@ -252,3 +252,16 @@ def test_B5_confirm_waits_for_the_engines_own_word(sim):
         drive(run(running))
         assert running.metric("drains_total", evidence="reported") == 1
         assert running.metric("drains_total") == 1
+
+
+def test_B6_the_backends_own_retry_after_is_kept_and_passed_on(sim):
+    """A full backend that asks for 5 s is not tried before, and no caller is told to come back earlier (O14, U11)."""
+
+    async def run(running):
+        answer = await ask(running.port, chat("full retry_after=5"))
+        assert (answer.status, answer.headers["x-mesh-code"]) == (503, "queue_timeout")
+        assert int(answer.headers["retry-after"]) >= 4, "one of the five seconds has been waited"
+        assert sim.state()["refused"] == 1, "it was not tried again"
+
+    with gateway(mesh(sim.url, slots=4, model={"queue": {"timeout": "1s"}})) as running:
+        drive(run(running))

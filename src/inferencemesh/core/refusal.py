@@ -43,4 +43,8 @@ def refuse(code: str, model: Served, tenant: Tenant, now: float, request: Reques
             message = f"the request needs {request.width} slots at once, more than it can ever be given"
     spread = _SPREAD_S.get(code)
     retry_after_s = model.retry_after_s(tenant, now) if spread is None else model.tickets.spread(*spread)
+    quiet_s = model.quiet_s(now)
+    if quiet_s > 0 and spread is None:
+        # Every backend has asked to be left alone until then: no caller is told to come back earlier.
+        retry_after_s = min(60.0, max(retry_after_s, quiet_s + model.tickets.spread(0.0, 1.0)))
     return Refusal(code, message, retry_after_s, place, estimate_s)

@@ -54,6 +54,11 @@ class Served:
         per_s = self.per_s(at_best=at_best)
         return min((self.line.count + 1) / per_s, ahead / (per_s * self.share_of_speed(tenant)))
 
+    def quiet_s(self, now: float) -> float:
+        """Return for how long nothing may be tried on any of its backends, as they themselves have asked (B6)."""
+        ends = [backend.quiet_until for backend in self.route.backends]
+        return max(0.0, min((end - now if end is not None else 0.0 for end in ends), default=0.0))
+
     def retry_after_s(self, tenant: Tenant, now: float) -> float:
         """Return when a refused caller of `tenant` should come back: seconds within (0, 60], spread."""
         limit = self.limit()
