@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from typing import Any
 
 import pytest
 
@@ -365,10 +366,11 @@ def test_an_app_that_raises_is_answered_for(factory):
 @both_loops
 def test_connections_are_bounded_in_all_and_per_peer(factory):
     async def main():
-        for limits, code, status in (
+        cases: list[tuple[dict[str, Any], str, int]] = [
             ({"max_connections": 2}, "queue_full", 503),
             ({"per_peer": 2}, "rate_limit_exceeded", 429),
-        ):
+        ]
+        for limits, code, status in cases:
             app = Recorder(echo)
             async with (
                 serving(app, **limits) as server,

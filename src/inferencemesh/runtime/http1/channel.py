@@ -273,13 +273,14 @@ class Channel(asyncio.Protocol):
             self._fail(
                 "queue_bytes_full", "There was no memory for the request body in time.", self._reading()
             )
+        elif state == LINGER and not self._transport.can_write_eof():
+            self._state = CLOSED
+            self.due_at = now + self._server.limits.linger_s
+            self._transport.close()  # TLS: with its close_notify
         else:
-            self._abort_for_good()
-
-    def _abort_for_good(self) -> None:
-        self._state = CLOSED
-        self.due_at = inf
-        self._transport.abort()
+            self._state = CLOSED
+            self.due_at = inf
+            self._transport.abort()
 
     # -- guards --
 

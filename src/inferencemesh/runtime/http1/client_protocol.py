@@ -252,9 +252,11 @@ class ClientProtocol(ResponseReader, asyncio.Protocol):
             self.add_close_callback(on_closed)
         if self._state == CLOSED:
             return
-        self._on_end = on_end
-        owned = on_closed is not None or on_end is not None
-        self.ends_at = inf if owned else self._loop.time() + UNOWNED_S
+        if on_closed is not None or on_end is not None:
+            self._on_end = on_end
+            self.ends_at = inf
+        elif self._state != ENDING:
+            self.ends_at = self._loop.time() + UNOWNED_S
         self._close_our_side()
 
     def _close_our_side(self) -> None:
