@@ -123,8 +123,8 @@ class Admission:
         self._accept(request, tenant, now)
         request._order = request.arrived_at + request.class_offset_s
         self._dispatch.enter(request, model, tenant, now)
-        if request.width > 1 or state.limits.max_running is not None:
-            self._dispatch.mark(model.pool)  # it may be its turn to collect, or its key the least
+        if request.width > 1 or effects or state.limits.max_running is not None:
+            self._dispatch.mark(model.pool)  # it may be its turn: to collect, or because somebody left
         return self._queued(request, now, effects)
 
     def cancel(self, request: Request, outcome: Outcome, now: float) -> list[Effect]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 from inferencemesh.core.breaker import BreakerState
+from inferencemesh.core.dispatch import servable
 from inferencemesh.core.line import Line
 from inferencemesh.core.pool import Pool
 from inferencemesh.core.request import InvariantError, LeaseState, Request, RequestState
@@ -65,7 +66,7 @@ def _check_books(state: State, waiting: list[Request]) -> None:
         _must(request.outcome is None, f"{request!r} has an outcome and waits")
     in_heap = Counter(entry[2] for entry in state.expiries._heap if entry[0] == entry[2]._expires_at)
     _must(all(in_heap[request] >= 1 for request in waiting), "a waiter without an expiry")
-    _must(len(state.expiries) <= 2 * books.waiting + 65 + len(waiting), "tombstones among the expiries")
+    _must(len(state.expiries) <= 2 * books.waiting + 66, "tombstones among the expiries")
     most = state.limits.max_running
     _must(most is None or books.held <= most, "more held than over all backends allowed")
 
@@ -113,7 +114,7 @@ def _check_line(line: Line, waiting: list[Request]) -> None:
         free = [request for request in mine if not request._exempt]
         newest = max(free, key=lambda request: request._seq, default=None)
         _must(place.newest() is newest and len(free) == place.displaceable, f"{name}: the newest waiter")
-        _must(len(place._newest) <= 2 * place.count + 18, f"{name}: tombstones of {place.tenant.name}")
+        _must(len(place._newest) <= 2 * place.displaceable + 17, f"{name}: tombstones of {place.tenant.name}")
 
 
 def _check_pool(state: State, pool: Pool) -> list[Request]:
@@ -131,7 +132,7 @@ def _check_pool(state: State, pool: Pool) -> list[Request]:
         for lane in flow.lanes.values():
             live = sum(1 for entry in lane.heap if entry[2]._lane is lane)
             _must(lane.live == live, f"{tenant.name}: depth of a lane")
-            _must(len(lane.heap) <= 2 * max(lane.live, 1) + 17 + lane.live, f"{tenant.name}: tombstones")
+            _must(len(lane.heap) <= 2 * lane.live + 17, f"{tenant.name}: tombstones")
             _must(
                 (lane.entry is not None) == (bool(live) and not tenant.parked), f"{tenant.name}: eligibility"
             )
@@ -181,16 +182,24 @@ def _check_tenants(state: State, waiting: list[Request]) -> None:
 def _check_work_conserving(state: State, pool: Pool) -> None:
     """No free slot that is not set aside, while somebody eligible fits (contract D2)."""
     most = state.limits.max_running
+    for request, item in pool.collecting.items():
+        elsewhere = state.models[request.model].route.pick(request.width, request.avoid)
+        _must(elsewhere is None, f"{request!r} collects on {item.backend!r} and fits on {elsewhere!r}")
     for request in waiters(pool.queue):
         lane = request._lane
         if lane is None or lane.flow.tenant.parked:
             continue
-        if most is not None and state.books.held < most:
-            continue  # somebody wide may rightly hold all others up: too fine for this check
-        if most is not None:
-            return
+        if most is not None and state.books.held + request.width > most:
+            continue
         model = state.models[request.model]
         fits = model.route.pick(request.width, request.avoid)
+        if fits is not None and most is not None:
+            # One whose turn it is and who is too wide for the bound over all backends holds everybody up.
+            winner = pool.queue.winner(servable)
+            _must(winner is not None and state.books.held + winner.head().width > most, f"{request!r} fits")
+            continue
         _must(fits is None, f"{request!r} fits on {fits!r} and waits")
         collects = model.route.collectable(request.width, request.avoid) if request.width > 1 else None
+        if collects is not None and most is not None:
+            continue
         _must(collects is None, f"{request!r} could collect on {collects!r} and does not")

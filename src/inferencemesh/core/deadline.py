@@ -24,11 +24,15 @@ class Expiries:
 
     def add(self, request: Request, waiting: int) -> None:
         """Enter `request` under its `_expires_at`; `waiting` is how many waiters there are in all."""
+        heappush(self._heap, (request._expires_at, request._seq, request))
+        self.compact(waiting)
+
+    def compact(self, waiting: int) -> None:
+        """Drop the entries of those who left, once they outnumber the `waiting`."""
         heap = self._heap
         if len(heap) > 2 * waiting + 64:
             heap[:] = [entry for entry in heap if _live(entry)]
             heapify(heap)
-        heappush(heap, (request._expires_at, request._seq, request))
 
     def next_at(self) -> float:
         """When the first waiter expires; infinity without waiters."""

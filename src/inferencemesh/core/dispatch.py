@@ -73,6 +73,7 @@ class Dispatch:
             state.places.remove(tenant, 1)
             if size:
                 state.bytes.remove(tenant, size)
+        state.expiries.compact(books.waiting)
         waited = now - request._queued_at
         if waited > 0:
             request.waited_s += waited
@@ -120,8 +121,8 @@ class Dispatch:
         flow = queue.flow(tenant)
         key = queue.start(flow, model, request.width)
         charged = self.state.charge.at_dispatch(request)
+        queue.hold(flow)  # before the charge: what is idle may be forgotten by it
         queue.charge(flow, charged, key)
-        queue.hold(flow)
         return self._lease(request, model, flow, backend, charged, now)
 
     def _lease(
@@ -212,8 +213,8 @@ class Dispatch:
         queue = pool.queue
         queue.remove(request)
         charged = self.state.charge.at_dispatch(request)
+        queue.hold(flow)  # before the charge: what is idle may be forgotten by it
         queue.charge(flow, charged, key)
-        queue.hold(flow)
         backend.reserved_for = request
         request._reserved = backend
         tenant.collecting += request.width
@@ -274,7 +275,7 @@ class Dispatch:
 
     def held_back(self, pool: Pool) -> bool:
         """Whether somebody's turn has come who only waits for the bound over all backends."""
-        return pool.queue.winner(_servable) is not None
+        return pool.queue.winner(servable) is not None
 
     def run(self, now: float, effects: list[Effect]) -> None:
         """Grant what can be granted in the marked pools. A waiter met past its deadline is expired instead."""
@@ -290,7 +291,7 @@ class Dispatch:
     def _serve_next(self, pool: Pool, now: float, effects: list[Effect]) -> bool:
         """Do what the fair line's next step is; return False if there is none."""
         queue = pool.queue
-        lane = queue.winner(_servable)
+        lane = queue.winner(servable)
         if lane is None:
             return False
         request = lane.head()
@@ -320,8 +321,8 @@ class Dispatch:
         queue.remove(request)
         self._leave_line(request, model, now)
         charged = state.charge.at_dispatch(request)
+        queue.hold(flow)  # before the charge: what is idle may be forgotten by it
         queue.charge(flow, charged, key)
-        queue.hold(flow)
         effects.append(Granted(request, self._lease(request, model, flow, backend, charged, now)))
         return True
 
@@ -354,7 +355,7 @@ class Dispatch:
             )
 
 
-def _servable(need: Need) -> bool:
+def servable(need: Need) -> bool:
     """Find what could serve `need` now: a backend where it fits, or one where it could start collecting."""
     route = need.model.route
     backend = route.pick(need.width, need.avoid)

@@ -181,11 +181,7 @@ class FairQueue:
                 self._active[need] = None
             need.lanes += 1
             lane.offset = self._place(flow, need)
-        heap = lane.heap
-        if len(heap) > 2 * lane.live + 16:
-            heap[:] = [kept for kept in heap if kept[2]._lane is lane]
-            heapify(heap)
-        heappush(heap, (request._order, request._seq, request))
+        heappush(lane.heap, (request._order, request._seq, request))
         request._lane = lane
         lane.live += 1
         flow.waiting += 1
@@ -217,8 +213,12 @@ class FairQueue:
                     del self._needs[need.model.name, need.width, need.avoid]
             if need.avoid or len(flow.lanes) > 8:
                 del flow.lanes[need]
-        elif was_head and lane.entry is not None:
-            self._touch(lane)
+        else:
+            if len(lane.heap) > 2 * lane.live + 16:
+                lane.heap[:] = [kept for kept in lane.heap if kept[2]._lane is lane]
+                heapify(lane.heap)
+            if was_head and lane.entry is not None:
+                self._touch(lane)
 
     def start(self, flow: Flow, model: Served, width: int) -> int:
         """Lift a flow that is granted without having waited; return the key that the grant starts at."""

@@ -10,7 +10,7 @@ from math import ceil
 
 from inferencemesh.core.model import ModelSpec
 from inferencemesh.core.places import Places
-from inferencemesh.core.request import Request, RequestState
+from inferencemesh.core.request import Request
 from inferencemesh.core.tenant import Tenant
 
 
@@ -43,13 +43,16 @@ class TenantLine:
 
     def push(self, request: Request) -> None:
         """Remember the newest arrival."""
+        self._newest.append(request)
+
+    def compact(self) -> None:
+        """Drop those who left, once they outnumber those who wait."""
         stack = self._newest
         if len(stack) > 2 * self.displaceable + 16:
             stack[:] = [kept for kept in stack if self._holds(kept)]
-        stack.append(request)
 
     def _holds(self, request: Request) -> bool:
-        return request.state is RequestState.WAITING and not request._exempt
+        return request._place is self and not request._exempt
 
 
 class Line:
@@ -101,6 +104,7 @@ class Line:
             del place.offsets[offset]
         if not request._exempt:
             place.displaceable -= 1
+            place.compact()
             self.places.remove(tenant, 1)
         if not place.count:
             del self.tenants[tenant]
