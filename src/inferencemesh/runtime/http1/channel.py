@@ -9,6 +9,7 @@ may overtake the answer.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, cast
@@ -28,7 +29,7 @@ HEAD, BODY, BUDGET, RUNNING, FLUSHING, NEXT, LINGER, CLOSED = range(8)
 _ANSWERING = (RUNNING, FLUSHING)
 
 
-class Channel(asyncio.Protocol):
+class Channel(asyncio.Protocol, ABC):
     """What a connection can do without knowing what it reads."""
 
     __slots__ = (
@@ -135,7 +136,10 @@ class Channel(asyncio.Protocol):
     def response_done(self, responder: Responder) -> None:
         """The app has written the last byte of the response."""
         self._ends = responder.close
-        self._flush()
+        if self.write_paused:
+            self._flush()
+        else:
+            self._settle()
 
     def _answer(self, answer: Answer, request: IncomingRequest | None, *, close: bool) -> None:
         """A response that no Responder made. `close` for input that was not read: the connection ends after it."""
@@ -170,7 +174,10 @@ class Channel(asyncio.Protocol):
 
     def _settle(self) -> None:
         """The kernel has taken the whole answer: on to the next request, or to the end."""
-        self._responder = None
+        responder = self._responder
+        if responder is not None:
+            self._responder = None
+            responder.forget()
         if self._ends:
             self._end()
         elif self._tail:
@@ -301,17 +308,17 @@ class Channel(asyncio.Protocol):
 
     # -- what the reading half knows --
 
+    @abstractmethod
     def _idle(self) -> bool:
         """Whether no byte of a request is held."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _reading(self) -> IncomingRequest | None:
         """The request whose body is being read."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _forget_request(self) -> None:
         """Give back what a request being read holds."""
-        raise NotImplementedError
 
 
 def transport_of(transport: asyncio.BaseTransport) -> asyncio.Transport:

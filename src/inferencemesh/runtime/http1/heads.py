@@ -57,6 +57,6 @@ def response_head(status: int, headers: Headers, framing: bytes) -> bytes:
             parts.append(b"%b: %b\r\n" % (name, value))
     lines = len(parts)
     head = b"".join(parts)
-    if head.count(b"\n") != lines or head.count(b"\r") != lines or b"\0" in head:
+    if head.count(b"\n") != lines or head.count(b"\r") != lines or 0 in head:
         raise ValueError("A response header field contains CR, LF or NUL.")
     return b"%b%b%b\r\n" % (head, _common_fields(), framing)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,12 +25,11 @@ class ServerLimits:
 class BudgetWaiter:
     """One place in the line for body memory; ask `ByteBudget.cancel` to leave it."""
 
-    __slots__ = ("granted", "n", "waiting")
+    __slots__ = ("granted", "n")
 
     def __init__(self, n: int, granted: Callable[[], None]) -> None:
         self.n = n
         self.granted = granted
-        self.waiting = True
 
 
 class ByteBudget:
@@ -46,12 +45,12 @@ class ByteBudget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        self._line: deque[BudgetWaiter] = deque()
+        self._line: OrderedDict[BudgetWaiter, None] = OrderedDict()
 
     @property
     def waiting(self) -> int:
         """How many bodies wait for room."""
-        return sum(1 for waiter in self._line if waiter.waiting)
+        return len(self._line)
 
     def reserve(self, n: int) -> bool:
         """Take `n` bytes now, or return False; False also while others wait for room."""
@@ -63,13 +62,13 @@ class ByteBudget:
     def wait(self, n: int, granted: Callable[[], None]) -> BudgetWaiter:
         """Join the line; `granted` is called once, when the `n` bytes have been reserved for the waiter."""
         waiter = BudgetWaiter(n, granted)
-        self._line.append(waiter)
+        self._line[waiter] = None
         return waiter
 
     def cancel(self, waiter: BudgetWaiter) -> None:
         """Leave the line. Idempotent; does nothing once granted (the bytes are then the owner's to release)."""
-        if waiter.waiting:
-            waiter.waiting = False
+        if waiter in self._line:
+            del self._line[waiter]
             self._serve()
 
     def release(self, n: int) -> None:
@@ -81,13 +80,9 @@ class ByteBudget:
     def _serve(self) -> None:
         line = self._line
         while line:
-            waiter = line[0]
-            if waiter.waiting:
-                if self.used + waiter.n > self.limit:
-                    return
-                self.used += waiter.n
-                waiter.waiting = False
-                line.popleft()
-                waiter.granted()
-            else:
-                line.popleft()
+            waiter = next(iter(line))
+            if self.used + waiter.n > self.limit:
+                return
+            self.used += waiter.n
+            del line[waiter]
+            waiter.granted()

@@ -76,15 +76,18 @@ class ConnectionPool:
         """
         if self._closed:
             raise ConnectError(f"the pool of {self.host}:{self.port} is closed")
-        if self._idle:
-            protocol = self._take_idle(asyncio.get_running_loop().time())
-            if protocol is not None:
-                return protocol
+        conn = self.take()
+        if conn is not None:
+            return conn
         limit = self._connect_timeout_s
         return await self._connect(limit if timeout_s is None else min(limit, timeout_s))
 
-    def _take_idle(self, now: float) -> ClientConnection | None:
+    def take(self) -> ClientConnection | None:
+        """An idle connection that is alive, or None: what `acquire` does when it need not wait."""
         idle = self._idle
+        if not idle:
+            return None
+        now = idle[-1].now()
         while idle:
             protocol = idle.pop()
             if now - protocol.idle_at < self._idle_s and protocol.alive(now):

@@ -61,6 +61,11 @@ class Responder:
         self.departure = ""  # client_gone | send_timeout | flood | shutdown
         self.paused = False  # more than 64 KiB wait for the caller: stop producing until on_resume
 
+    @property
+    def peer(self) -> str:
+        """The caller's address."""
+        return self._request.peer
+
     def listen(
         self,
         *,
@@ -102,6 +107,8 @@ class Responder:
         if self._mode != _NEW:
             self._misused("start")
             return
+        if length is not None and len(first) > length:
+            raise ValueError(f"{len(first)} body bytes where {length} are announced.")
         close = self._closes()
         if self._request.method == "HEAD" or bodiless(status):
             mode, framing = _NO_BODY, b"" if length is None else b"content-length: %d\r\n" % length
@@ -166,7 +173,7 @@ class Responder:
             return
         until_close = self._mode == _UNTIL_CLOSE
         self._mode = _GONE
-        self._on_departure = None
+        self.forget()
         conn.cut(reset=until_close)
         self._wake(ConnectionResetError("the response was cut"))
 
@@ -240,6 +247,10 @@ class Responder:
         )
         raise RuntimeError(f"{what}() on a response that is {state}")
 
+    def forget(self) -> None:
+        """Called by the connection: the caller has taken everything. What listened is let go, and no cycle is left."""
+        self._on_departure = self._on_pause = self._on_resume = None
+
     def drained(self) -> None:
         """Called by the connection: the kernel has taken everything."""
         if self._waiters:
@@ -254,7 +265,8 @@ class Responder:
         self._mode = _GONE
         self.departed = True
         self.departure = reason
-        callback, self._on_departure = self._on_departure, None
+        callback = self._on_departure
+        self.forget()
         self._wake(ConnectionResetError(f"the caller is gone ({reason})"))
         if callback is not None:
             self._conn.call(callback)

@@ -52,11 +52,9 @@ class ResponseReader:
     """The parser's callbacks, and what they found of the present response."""
 
     __slots__ = (
-        "_begun",
         "_complete",
         "_delimited",
         "_failure",
-        "_garbage",
         "_head_bytes",
         "_head_done",
         "_headers",
@@ -70,25 +68,23 @@ class ResponseReader:
     def __init__(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
         self._sink: ResponseSink | None = None
+        self._failure: BaseException | None = None  # what the sink raised
+        self._interim = 0
+        self._keep = False
         self._reset()
 
     def _reset(self) -> None:
         self._headers: list[tuple[bytes, bytes]] = []
-        self._failure: BaseException | None = None  # what the sink raised
         self._head_bytes = 0
         self._silent = 0  # bytes since the last body byte
-        self._interim = 0
-        self._begun = False  # a byte was seen
         self._head_done = False
-        self._delimited = False  # by a length or chunks; else by the end of the connection
         self._complete = False
-        self._garbage = False  # something follows the message
-        self._keep = False
+        self._delimited = False  # by a length or chunks; else by the end of the connection
 
     def on_message_begin(self) -> None:
         """Called by llhttp; after our message it is something that nobody asked for."""
         if self._complete:
-            self._garbage = True
+            self._keep = False
             raise BadResponseError
 
     def on_header(self, name: bytes, value: bytes) -> None:

@@ -60,3 +60,14 @@ def reset_on_close(sock: socket.socket) -> None:
     """Make the coming close a RST: the end of a close-delimited body must not look like its natural end."""
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def quiet(sock: socket.socket) -> bool:
+    """Whether nothing lies in the socket: no FIN, no RST, no byte. Takes nothing out, never waits."""
+    try:
+        sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
