@@ -242,7 +242,10 @@ class FairQueue:
     # --- decisions ------------------------------------------------------------------------------------------
 
     def winner(self, servable: Callable[[Need], bool]) -> Lane | None:
-        """Return the lane whose head is next among the needs that are `servable` now; None if there is none."""
+        """Return the lane whose head is next among the needs that are `servable` now; None if there is none.
+
+        That is the first waiter of the tenant with the least (virtual service, arrival number of its first waiter).
+        """
         best: Entry | None = None
         for need in self._active:
             if need.eligible and servable(need):
@@ -254,12 +257,32 @@ class FairQueue:
         if best is None:
             return None
         lane = best[2]
-        if len(lane.flow.lanes) > 1:
-            lane = self._first_of(lane, best[0])
+        if len(lane.flow.lanes) > 1 and not self._is_first(lane, best[0]):
+            return self._next_after(best)
         return lane
 
-    def _first_of(self, lane: Lane, key: int) -> Lane:
-        """Among the tenant's own lanes that could be served as well, return the one whose head comes first."""
+    def _next_after(self, best: Entry | None) -> Lane | None:
+        """Like `winner`, where the lane on top does not hold the first of its tenant's waiters: pass over it."""
+        passed: list[Entry] = []
+        lane: Lane | None = None
+        while best is not None:
+            lane = best[2]
+            if self._is_first(lane, best[0]):
+                break
+            heappop(lane.need.heap)
+            passed.append(best)
+            best = lane = None
+            for need in self._active:
+                if need.backend is not None:
+                    entry = need.top()
+                    if entry is not None and (best is None or entry < best):
+                        best = entry
+        for entry in passed:
+            heappush(entry[2].need.heap, entry)
+        return lane
+
+    def _is_first(self, lane: Lane, key: int) -> bool:
+        """Whether no other lane of the tenant that could be served as well has a head that comes before this one's."""
         head = lane.head()
         flow = lane.flow
         for other in flow.lanes.values():
@@ -267,8 +290,8 @@ class FairQueue:
                 continue
             first = other.head()
             if (first._order, first._seq) < (head._order, head._seq):
-                lane, head = other, first
-        return lane
+                return False
+        return True
 
     # --- service --------------------------------------------------------------------------------------------
 
