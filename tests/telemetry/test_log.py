@@ -160,8 +160,9 @@ def test_people_get_lines_without_what_says_nothing_and_without_control_characte
     log(refused(model="evil\x1b[2Jname"))
     log.close()
     first, second = sink.data.decode().splitlines()
-    assert "request" in first
-    assert "tenant=acme" in first
+    assert "acme" in first
+    assert "200 ok (complete)" in first
+    assert len(first) < 120
     assert "tokens_in" not in first
     assert "notes" not in first
     assert "\x1b" not in second
@@ -181,7 +182,7 @@ def test_auto_is_json_unless_on_a_terminal(monkeypatch):
     on_terminal(ended())
     on_terminal.close()
     assert on_terminal.format == "human"
-    assert "request" in terminal.getvalue()
+    assert "200 ok (complete)" in terminal.getvalue()
 
 
 def test_binary_streams_work_too(tmp_path):

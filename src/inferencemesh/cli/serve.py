@@ -14,13 +14,22 @@ from inferencemesh.cli.options import addresses, dotted, load_mesh
     "-c", "--config", "path", type=click.Path(dir_okay=False), help="The configuration (mesh.yaml)."
 )
 @click.option(
-    "--backend", "backends", multiple=True, metavar="URL", help="A model server; instead of a file."
+    "--backend",
+    "backends",
+    multiple=True,
+    metavar="URL",
+    help="A model server, instead of a file; may be given several times.",
 )
 @click.option(
-    "--slots", type=click.IntRange(min=1), help="With --backend: how many requests each runs at once."
+    "--slots",
+    type=click.IntRange(min=1),
+    help="With --backend: how many requests each runs at once (8 if not said).",
 )
 @click.option(
-    "--model", "models", multiple=True, help="With --backend: a model's name; else the backends are asked."
+    "--model",
+    "models",
+    multiple=True,
+    help="With --backend: a model's name, several times for several; else the backends are asked.",
 )
 @click.option("--host", help="Listen on this address instead of the configured one.")
 @click.option(

@@ -16,6 +16,7 @@ from math import exp, log, sqrt
 
 HALF_LIFE_S = 30.0
 PRIOR_S = 10.0
+PRIOR_WEIGHT = 2.0  # completions that the prior counts as
 KNOWN = 20  # completions before estimates are believed
 OPTIMISM = 1.28  # standard deviations given away before a request is called hopeless
 RETRY_MAX_S = 60.0
@@ -102,9 +103,9 @@ class Speed:
         return self.completions >= KNOWN
 
     def service_s(self) -> float:
-        """Mean slot-seconds of one request; the prior until enough is known."""
+        """Mean slot-seconds of one request. The prior counts as a few completions until enough is known."""
         if self.completions < KNOWN or self._long_done <= 0:
-            return PRIOR_S
+            return (self._long_busy + PRIOR_WEIGHT * PRIOR_S) / (self._long_done + PRIOR_WEIGHT)
         mean = self._long_busy / self._long_done
         return max(1e-3, (self._busy + _STEADY * mean) / (self._done + _STEADY))
 
@@ -132,7 +133,8 @@ class Tickets:
     def __init__(self, rng: random.Random, limit: int = 4096) -> None:
         self._rng = rng
         self._limit = limit
-        self._next: dict[str, float] = {}
+        # The last ticket drawn, and the time between two tickets at the speed that was known then.
+        self._next: dict[str, tuple[float, float]] = {}
 
     def draw(self, tenant: str, now: float, per_s: float, backlog: float) -> float:
         """Return seconds from `now`, within (0, 60], spread by up to half a second.
@@ -142,17 +144,20 @@ class Tickets:
         """
         step = 1.0 / per_s
         at = now + max(0.0, backlog) * step
-        before = self._next.get(tenant)
-        if before is None:
+        last = self._next.get(tenant)
+        if last is None:
             if len(self._next) >= self._limit:
                 self._forget(now)
-        elif before > at:
-            at = before
+        else:
+            # Tickets that are still out are places in a line that moves at the speed that is known *now*.
+            before = now + (last[0] - now) * step / last[1]
+            if before > at:
+                at = before
         at += step
         wait_s = at - now
         if wait_s > RETRY_MAX_S:
             return self._rng.uniform(RETRY_MAX_S / 2, RETRY_MAX_S)
-        self._next[tenant] = at
+        self._next[tenant] = (at, step)
         return min(RETRY_MAX_S, wait_s + self._rng.random() * 0.5)
 
     def spread(self, least_s: float, most_s: float) -> float:
@@ -161,7 +166,7 @@ class Tickets:
 
     def _forget(self, now: float) -> None:
         """Drop the tickets that have been used; if all are still out, drop the older half."""
-        kept = {tenant: at for tenant, at in self._next.items() if at > now}
+        kept = {tenant: last for tenant, last in self._next.items() if last[0] > now}
         if len(kept) >= self._limit:
             kept = dict(list(kept.items())[self._limit // 2 :])
         self._next = kept

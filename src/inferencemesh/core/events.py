@@ -36,6 +36,8 @@ class RequestEnded(NamedTuple):
     tokens_out: int | None
     notes: tuple[str, ...] = ()  # e.g. marker_missing, upstream_closed_late
     stage: str | None = None  # of a cancellation: waiting, before_headers, before_content, after_content
+    detail: str | None = None  # of a failure, for the operator: which address, what the system said
+    peer: str = ""  # the caller's address
 
 
 class RequestRefused(NamedTuple):
@@ -48,6 +50,10 @@ class RequestRefused(NamedTuple):
     code: str
     status: int
     duration_s: float
+    message: str = ""  # what the caller was told
+    method: str = ""
+    path: str = ""
+    peer: str = ""
 
 
 class WaitEnded(NamedTuple):

@@ -35,6 +35,8 @@ class LineView:
     oldest_s: float
     by_tenant: dict[str, int]
     limit: int
+    service_s: float | None = None  # mean slot-seconds of a request; None before the first has ended
+    wait_s: float | None = None  # what a newcomer at the end of the line would wait by the same measure
 
 
 @dataclass(frozen=True, slots=True)

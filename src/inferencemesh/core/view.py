@@ -55,6 +55,8 @@ def view(state: State, now: float) -> Snapshot:
             oldest_s=oldest.get(model.name, 0.0),
             by_tenant={tenant.name: place.count for tenant, place in model.line.tenants.items()},
             limit=model.limit(),
+            service_s=model.speed.service_s() if model.speed.completions else None,
+            wait_s=(model.line.count + 1) / model.per_s() if model.speed.completions else None,
         )
         for model in state.models.values()
     )

@@ -20,9 +20,10 @@ from inferencemesh.core.errors import MeshError
 from inferencemesh.core.events import Event, RequestRefused
 from inferencemesh.core.outcome import Phase
 from inferencemesh.core.request import Request
-from inferencemesh.runtime.exchange import Exchange, Services
+from inferencemesh.runtime.exchange import Exchange
 from inferencemesh.runtime.http1.responder import Responder
 from inferencemesh.runtime.http1.server import Answer, BodyPlan, IncomingRequest
+from inferencemesh.runtime.services import Services
 from inferencemesh.runtime.settings import ModelSettings
 from inferencemesh.wire.fields import credentials, parse_mesh_timeout, valid_request_id
 from inferencemesh.wire.peek import peek_chat
@@ -96,13 +97,15 @@ class PublicApp:
         except _Preflight as preflight:
             return Answer(204, [(b"allow", preflight.allow), *_ids(request_id)], b"")
         except MeshError as error:
-            return self._refused(error, request, request_id, tenant=None, model=None)
+            tenant = request.context
+            name = tenant.name if isinstance(tenant, Tenant) else None
+            return self._refused(error, request, request_id, tenant=name, model=None)
 
     def _chat_head(self, request: IncomingRequest, request_id: str) -> Answer | BodyPlan:
         self._allow(request, "POST")
         if self.shutting_down:
             raise MeshError("shutting_down", "the gateway is shutting down", retry_after_s=1.0, close=True)
-        tenant = self.keys.identify(credentials(request.headers), self._now())
+        tenant = request.context = self.keys.identify(credentials(request.headers), self._now())
         content_type = request.header(b"content-type")
         if content_type is not None and not _is_json(content_type):
             message = "the body must be JSON: send the header content-type: application/json"
@@ -140,6 +143,7 @@ class PublicApp:
         model: str | None = None
         try:
             peek = peek_chat(request.body)
+            model = peek.model  # as asked for; what is not configured counts as `other`
             settings = self.settings.get(peek.model)
             if settings is None:
                 message = (
@@ -176,7 +180,8 @@ class PublicApp:
 
     def on_protocol_error(self, code: str, message: str, request: IncomingRequest | None) -> Answer:
         """A request that HTTP itself forbids, or that was cut off."""
-        request_id = f"{self._rng.getrandbits(96):024x}"
+        told = request.header(b"x-request-id") if request is not None else None
+        request_id = valid_request_id(told) or f"{self._rng.getrandbits(96):024x}"
         error = MeshError(code, message, close=True)
         caller = request.context if request is not None else None
         tenant = caller.tenant.name if isinstance(caller, Caller) else None
@@ -205,7 +210,19 @@ class PublicApp:
         arrived_at = request.head_at if request is not None else None
         duration_s = 0.0 if not arrived_at else self.services.loop.time() - arrived_at
         self._emit(
-            RequestRefused(self._now(), request_id, tenant or "", model, error.code, status, duration_s)
+            RequestRefused(
+                at=self._now(),
+                id=request_id,
+                tenant=tenant or "",
+                model=model,
+                code=error.code,
+                status=status,
+                duration_s=duration_s,
+                message=error.message,
+                method=request.method if request is not None else "",
+                path=request.path[:200] if request is not None else "",
+                peer=request.peer if request is not None else "",
+            )
         )
         return Answer(status, headers, body, close=error.close)
 

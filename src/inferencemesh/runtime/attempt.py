@@ -18,6 +18,7 @@ from inferencemesh.core.outcome import Phase
 from inferencemesh.core.request import Lease
 from inferencemesh.runtime.drain import Drains
 from inferencemesh.runtime.gate import Gate
+from inferencemesh.runtime.held import COMPRESSIONS, HeldBudget, Inflater
 from inferencemesh.runtime.http1.client import ClientConnection, ConnectError, UpstreamLost
 from inferencemesh.runtime.relay import Outlet, Plan, StreamRelay
 from inferencemesh.runtime.upstream import Upstream
@@ -25,7 +26,6 @@ from inferencemesh.runtime.verdict import (
     Headers,
     Result,
     content_length,
-    inflater,
     judge_plain,
     lost_error,
     protocol_fault,
@@ -52,6 +52,7 @@ class Attempt:
         "_end_waiter",
         "_gate",
         "_held",
+        "_held_budget",
         "_held_bytes",
         "_inflate",
         "_loop",
@@ -89,6 +90,7 @@ class Attempt:
         attempt_id: str,
         gate: Gate,
         drains: Drains,
+        held_budget: HeldBudget,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.upstream = upstream
@@ -98,6 +100,7 @@ class Attempt:
         self._outlet = outlet
         self._gate = gate
         self._drains = drains
+        self._held_budget = held_budget
         self._loop = loop
         self.conn: ClientConnection | None = None
         self.sent = False
@@ -119,7 +122,7 @@ class Attempt:
         self._held_bytes = 0
         self._body = b""
         self._relay: StreamRelay | None = None
-        self._inflate: Callable[[bytes], bytes] | None = None
+        self._inflate: Inflater | None = None
         self.tracker = ChatTracker(plan.choices)
         self.bytes_in = 0
         self.usage: Usage | None = None
@@ -132,7 +135,9 @@ class Attempt:
             try:
                 conn = await self.upstream.pool.acquire(timeout_s=connect_within_s)
             except ConnectError as lost:
-                error = MeshError("upstream_unreachable", f"the backend could not be reached: {lost}")
+                # The operator's log says which and why; callers are not told addresses.
+                error = MeshError("upstream_unreachable", "the backend could not be reached")
+                error.details["detail"] = str(lost)
                 return Result(error, "connect", fault=True)
             self.conn = conn
             data = payload()
@@ -161,6 +166,10 @@ class Attempt:
             await self._end_waiter
         finally:
             timer.cancel()
+
+    def forget_body(self) -> None:
+        """The answer has been handed over: only what the caller has not taken yet is kept."""
+        self._body = b""
 
     def take_plain(self) -> tuple[int, Headers, bytes]:
         """The whole plain answer."""
@@ -231,6 +240,7 @@ class Attempt:
         if self._closed:
             return
         self._closed = True
+        self._held_budget.give_back(self)
         if not self.done.done():
             self.done.cancel()
         conn = self.conn
@@ -298,6 +308,8 @@ class Attempt:
         data = self._take_chunks() if self._chunks else b""
         self.ended = True
         try:
+            if self._inflate is not None and not self._inflate.whole:
+                self._resolve(protocol_fault("the backend's compressed body is incomplete"))
             if not self.done.done():
                 self._resolve(self._relay.end(data) if self._relay is not None else self._plain_end(data))
         finally:
@@ -315,7 +327,10 @@ class Attempt:
             if relay is not None and by_backend and self.tracker.complete and not self._plan.strict_marker:
                 self._resolve(relay.complete())
             else:
-                self.fail(lost_error(lost), fault=lost.code != "internal")
+                # A kept connection that ends without a byte of an answer says nothing about the backend's health:
+                # most likely it was closed for being idle.
+                idle_close = self.conn is not None and self.conn.reused and not lost.seen_bytes
+                self.fail(lost_error(lost), fault=lost.code != "internal" and not idle_close)
         if by_backend:
             self._backend_ended()
         elif self._end_waiter is not None:
@@ -329,7 +344,7 @@ class Attempt:
             return
         self._held.append(data)
         self._held_bytes += len(data)
-        if self._held_bytes <= PLAIN_HELD_BYTES:
+        if self._held_bytes <= PLAIN_HELD_BYTES and self._held_budget.take(self, len(data)):
             return
         if not 200 <= self.status < 300 or self._plan.stream:
             self._resolve(protocol_fault("the backend answered with a body that is too large for what it is"))
@@ -354,6 +369,8 @@ class Attempt:
         )
         if result.ok and self.status < 300:
             self._content_came()
+        if self.status >= 400 and self.upstream.api_key:
+            self._body = self._body.replace(self.upstream.api_key.encode(), b"[redacted]")  # G3
         return result
 
     # --- shared -----------------------------------------------------------------------------------------------
@@ -386,15 +403,16 @@ class Attempt:
         self.bytes_in += len(data)
         if self._inflate is not None:
             try:
-                data = self._inflate(data)
+                data = self._inflate.feed(data)
             except (zlib.error, ValueError) as broken:
                 self._resolve(protocol_fault(f"the backend's compressed body cannot be read: {broken}"))
         return data
 
     def _decode(self, encoding: bytes) -> bool:
         """We ask for identity; a backend that compresses all the same is decoded as it comes (H2)."""
-        self._inflate = inflater(encoding)
-        if self._inflate is None:
+        if encoding in COMPRESSIONS:
+            self._inflate = Inflater(encoding)
+        else:
             shown = encoding.decode("latin-1")
             self._resolve(
                 protocol_fault(f"the backend used content-encoding {shown} though identity was asked for")

@@ -8,23 +8,19 @@ step. What needs I/O after that (waiting for a backend to stop) belongs to `drai
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from inferencemesh.core.errors import MeshError
-from inferencemesh.core.events import Event, Retried
+from inferencemesh.core.events import Retried
 from inferencemesh.core.outcome import CLIENT_GONE, OK, SEND_TIMEOUT, SHUTDOWN, Outcome, Phase
 from inferencemesh.core.phase import Step, advance
 from inferencemesh.core.request import Lease, LeaseState, Request, RequestState
 from inferencemesh.runtime.attempt import Attempt
-from inferencemesh.runtime.drain import Drains
-from inferencemesh.runtime.gate import Gate
 from inferencemesh.runtime.http1.responder import Responder
 from inferencemesh.runtime.http1.server import IncomingRequest
 from inferencemesh.runtime.record import ended_event
+from inferencemesh.runtime.services import Services
 from inferencemesh.runtime.settings import ModelSettings
-from inferencemesh.runtime.upstream import Upstream, attempt_id
+from inferencemesh.runtime.upstream import attempt_id
 from inferencemesh.runtime.verdict import Headers, Result
 from inferencemesh.wire.fields import forward_request_headers, forward_response_headers
 from inferencemesh.wire.peek import Peek, replace_model
@@ -34,24 +30,6 @@ from inferencemesh.wire.sse import KEEPALIVE
 # A backend that refuses connections is always the least busy one. Where the model has others it is left alone for
 # this long, about one health interval, so that it does not draw (and use up the retries of) every request meanwhile.
 CONNECT_QUIET_S = 5.0
-
-
-@dataclass(slots=True, eq=False)
-class Services:
-    """What every exchange needs of the process."""
-
-    gate: Gate
-    drains: Drains
-    loop: asyncio.AbstractEventLoop
-    emit: Callable[[Event], None]
-    bug: Callable[
-        [str, BaseException], None
-    ]  # an exception that should not have been, for the operator's log
-    rng: random.Random
-    upstreams: dict[str, Upstream]
-    live: set[Exchange]
-    expose_backend: bool = False
-    overload_status: int = 503
 
 
 class Exchange:
@@ -70,6 +48,7 @@ class Exchange:
         "_stage",
         "attempt",
         "attempts",
+        "detail",
         "phase",
         "request",
         "responder",
@@ -108,6 +87,9 @@ class Exchange:
         self._forced: tuple[MeshError, str] | None = None
         self._cause: str | None = None
         self._stage: str | None = None
+        self.detail: str | None = (
+            None  # for the operator's log; never an upstream's own text, which may hold a prompt
+        )
         self._finalized = False
         self.task: asyncio.Task[None] | None = None
 
@@ -146,6 +128,8 @@ class Exchange:
             raise
         except MeshError as error:
             self._cause = error.code
+            detail = error.details.get("detail")
+            self.detail = str(detail) if detail is not None else None
             if self._forced is not None and self._forced[0] is error:
                 self._cause = self._forced[1]
             self._answer(error)
@@ -172,6 +156,7 @@ class Exchange:
                 attempt_id=attempt_id(services.rng),
                 gate=services.gate,
                 drains=services.drains,
+                held_budget=services.held_budget,
                 loop=services.loop,
             )
             self.attempt = attempt
@@ -195,6 +180,13 @@ class Exchange:
         responder = self.responder
         if not responder.finished:
             status, headers, body = attempt.take_plain()
+            if responder.started:
+                # An earlier attempt's silence, or its preamble, has started the stream (C1): a plain answer now can
+                # only be told as a failure in it.
+                self._account(attempt, Result())
+                raise MeshError(
+                    "upstream_error", f"the backend answered {status} after the stream had started"
+                )
             self.step = advance(self.step, Step.ATTEMPT) if self.step is Step.GRANTED else self.step
             self.step = advance(self.step, Step.COMMITTED)
             self.status = status
@@ -204,12 +196,13 @@ class Exchange:
         if not attempt.ended:
             await attempt.backend_end(self._settings.cleanup_s)
         if responder.unsent_bytes():
+            attempt.forget_body()
             try:
                 await responder.flushed()
             except ConnectionError:
-                if responder.departure == SEND_TIMEOUT:
-                    self.phase = Phase.AFTER_CONTENT
-                    return SEND_TIMEOUT
+                # Cut off, or left, before it had taken everything: that is not complete.
+                self.phase = Phase.AFTER_CONTENT
+                return self._cancel_cause()
         return OK
 
     def _back_to_the_line(self, attempt: Attempt, result: Result) -> None:
@@ -285,9 +278,18 @@ class Exchange:
             MeshError("shutting_down", "the gateway is shutting down; send it again", close=True), SHUTDOWN
         )
 
+    def waited_s(self, now: float) -> float:
+        """Seconds in the line, up to `now` if it is still there."""
+        waiting = self.request.state is RequestState.WAITING
+        return now - self.request.arrived_at if waiting else self.request.waited_s
+
     def check(self, now: float) -> None:
         """The sweep's visit."""
         if self.phase is Phase.COMPLETE:
+            if now >= self.request.deadline_at and self.responder.unsent_bytes():
+                # The backend is done and the caller does not take the rest: the one deadline bounds that, too (A7).
+                self._forced = (MeshError("deadline_exceeded", "the deadline passed"), "deadline_exceeded")
+                self.responder.cut()
             return
         if now >= self.request.deadline_at and self.step is not Step.WAITING:
             self.abort(

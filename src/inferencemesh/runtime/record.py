@@ -44,4 +44,6 @@ def ended_event(exchange: Exchange, cause: str, stage: str | None, now: float) -
         tokens_out=usage.output_tokens if usage is not None else None,
         notes=attempt.notes if attempt is not None else (),
         stage=stage,
+        detail=exchange.detail,
+        peer=exchange.responder.peer,
     )

@@ -5,8 +5,6 @@ Pure functions over status, headers and body; the attempt only asks.
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from inferencemesh.core.errors import MeshError
@@ -16,6 +14,8 @@ from inferencemesh.wire.chat import plain_result
 from inferencemesh.wire.tracker import InBandError, PlainResult, Usage
 
 Headers = list[tuple[bytes, bytes]]
+
+MAX_QUIET_S = 60.0
 
 
 @dataclass(slots=True)
@@ -42,17 +42,21 @@ def protocol_fault(message: str) -> Result:
 
 def judge_plain(engine: Engine, status: int, headers: Headers, body: bytes, *, stream: bool) -> Result:
     """What a whole answer without events means."""
-    result = plain_result(body) if body[:1] in (b"{", b"[") else PlainResult(None, None)
+    is_json = body[:64].lstrip()[:1] == b"{" and body[-64:].rstrip()[-1:] == b"}"
+    result = plain_result(body.lstrip()) if is_json else PlainResult(None, None)
     if engine.is_full(status, result.error):
         return full(headers)
     if status >= 500:
         error = MeshError("upstream_error", _said(f"the backend answered {status}", result.error))
+        error.details["detail"] = f"the backend answered {status}"
         return Result(error, status, fault=True)
     if status in (401, 403, 404):
         message = (
             f"the backend answered {status}: its key or model name in the gateway's configuration is wrong"
         )
-        return Result(MeshError("upstream_auth", message), status)
+        error = MeshError("upstream_auth", message)
+        error.details["detail"] = message
+        return Result(error, status)
     if status >= 400:
         return Result()  # the caller's own mistake: passed on with its body
     if not 200 <= status < 300:
@@ -61,6 +65,8 @@ def judge_plain(engine: Engine, status: int, headers: Headers, body: bytes, *, s
         return failed_in_band(result.error)
     if stream:
         return protocol_fault("a stream was asked for and the backend answered without one")
+    if not is_json:
+        return protocol_fault("the backend's answer is not a JSON object, or only a part of one")
     return Result(usage=result.usage)
 
 
@@ -86,14 +92,21 @@ def lost_error(lost: UpstreamLost) -> MeshError:
     """The error of a connection that ended before the response did."""
     if lost.code == "internal":
         return MeshError("internal", "the gateway failed while it relayed the answer")
-    return MeshError(lost.code, str(lost) or "the connection to the backend was lost")
+    error = MeshError(lost.code, "the connection to the backend was lost before its answer was complete")
+    if lost.code == "upstream_protocol":
+        error.message = str(lost)
+    error.details["detail"] = str(lost)
+    return error
 
 
 def retry_after_s(headers: Headers) -> float:
-    """Seconds of a Retry-After in its numeric form; other forms, negative and absurd values are ignored (O14)."""
+    """Seconds of a Retry-After in its numeric form, at most a minute; other forms are ignored (O14).
+
+    No single answer of a backend may close it for longer: after that minute it is asked again.
+    """
     for name, value in headers:
-        if name == b"retry-after" and value.isdigit() and len(value) <= 4:
-            return float(value)
+        if name == b"retry-after" and value.isdigit():
+            return min(float(value[:9]), MAX_QUIET_S)
     return 0.0
 
 
@@ -103,29 +116,6 @@ def content_length(headers: Headers) -> int | None:
         if name == b"content-length":
             return int(value)
     return None
-
-
-def inflater(encoding: bytes) -> Callable[[bytes], bytes] | None:
-    """A decoder for a body that is compressed though identity was asked for; None if it is not known.
-
-    It raises zlib.error for a broken body, and ValueError for one read that unfolds beyond all measure.
-    """
-    if encoding not in (b"gzip", b"x-gzip", b"deflate"):
-        return None
-    decoder = zlib.decompressobj(wbits=47 if encoding != b"deflate" else 15)
-
-    def inflate(data: bytes) -> bytes:
-        plain = decoder.decompress(data, MAX_INFLATED_BYTES)
-        if decoder.unconsumed_tail:
-            raise ValueError("the compressed body unfolds too far")
-        return plain
-
-    return inflate
-
-
-MAX_INFLATED_BYTES = (
-    16 * 1024 * 1024
-)  # of one read: a read is at most 256 KiB, and text unfolds to some ten times
 
 
 def _said(what: str, error: InBandError | None) -> str:

@@ -75,35 +75,59 @@ async def from_backends(
 
     count = slots or ASSUMED_SLOTS
     sections = {name: dict(section) for name, section in addresses.items()}
-    serving: dict[str, list[str]] = {name: list(urls) for name in models}
+    told = f"{count} slots {'as told' if slots else 'assumed; say --slots N'}"
     lines: list[str] = []
+    serving: dict[str, list[str]] = {}
+    silent: list[str] = []
     try:
         bare = Mesh.from_backends(urls, slots=count)
-        for backend in bare.backends:
+        seen = [backend.url for backend in bare.backends]
+        for url in seen:
+            if seen.count(url) > 1:
+                raise StartError(f"--backend {url} is given twice; give each backend once")
+        for url, backend in zip(urls, bare.backends, strict=True):
             upstream = upstream_of(bare, backend)
             try:
-                names = await _models(upstream)
+                names = list(models) or await _models(upstream)
+                lines.append(f"{backend.url}: {', '.join(names)}; {told}")
+            except _Unasked as why:
+                names = []
+                silent.append(url)
+                lines.append(f"{backend.url}: could not be asked for its models ({why}); {told}")
             finally:
                 await upstream.pool.close()
-            said = f"models {', '.join(names)}" if names else "did not name its models"
-            lines.append(
-                f"{backend.name}: {said}; {count} slots {'as told' if slots else 'assumed (say --slots N)'}"
-            )
-            if not models:
-                for name in names:
-                    serving.setdefault(name, []).append(backend.url)
+            for name in names:
+                serving.setdefault(name, []).append(url)
         if not serving:
-            raise StartError("no backend named a model; start the backends first, or say --model NAME")
+            raise StartError(
+                "\n".join([*lines, "no backend named a model; start the backends first, or say --model NAME"])
+            )
+        for url in silent:
+            lines.append(f"{url} is taken to serve what the others serve")
+            for served in serving.values():
+                served.append(url)
         return Mesh.from_backends(urls, slots=count, models=serving, **sections), lines
     except ConfigError as error:
         raise StartError(str(error)) from error
 
 
+class _Unasked(Exception):  # noqa: N818 - a reason, shown to the operator
+    """Why a backend did not name its models."""
+
+
 async def _models(upstream: Upstream) -> list[str]:
     try:
         status, body = await fetch(upstream, "/v1/models", ASK_S)
-        if status != 200:
-            return []
-        return [str(entry["id"]) for entry in orjson.loads(body)["data"]]
-    except (ConnectError, UpstreamLost, OSError, TimeoutError, ValueError, KeyError, TypeError):
-        return []
+    except TimeoutError:
+        raise _Unasked(f"no answer within {ASK_S:g} s") from None
+    except (ConnectError, UpstreamLost, OSError) as lost:
+        raise _Unasked(str(lost)) from lost
+    if status != 200:
+        raise _Unasked(f"/v1/models answered {status}")
+    try:
+        names = [str(entry["id"]) for entry in orjson.loads(body)["data"]]
+    except (ValueError, KeyError, TypeError):
+        raise _Unasked("/v1/models did not answer with a list of models") from None
+    if not names:
+        raise _Unasked("/v1/models lists no model")
+    return names

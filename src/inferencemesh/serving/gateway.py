@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from inferencemesh.admin.state import BackendFacts, StateExtras, TenantLimits, build_state
+from inferencemesh.admin.state import BackendFacts, Estimate, StateExtras, TenantLimits, build_state
 from inferencemesh.core.admission import Admission
 from inferencemesh.core.events import BackendChanged
 from inferencemesh.core.phase import Step
@@ -19,11 +19,13 @@ from inferencemesh.core.snapshot import Snapshot
 from inferencemesh.runtime.app import PublicApp
 from inferencemesh.runtime.build import health_of, server_limits, upstream_of
 from inferencemesh.runtime.drain import Drain, Drains
-from inferencemesh.runtime.exchange import Exchange, Services
+from inferencemesh.runtime.engines.registry import engine_named
+from inferencemesh.runtime.exchange import Exchange
 from inferencemesh.runtime.gate import Gate
 from inferencemesh.runtime.http1.limits import ByteBudget
 from inferencemesh.runtime.http1.server import HttpServer
 from inferencemesh.runtime.probes import Probes
+from inferencemesh.runtime.services import Services
 from inferencemesh.runtime.settings import settings_of
 from inferencemesh.runtime.upstream import Upstream
 from inferencemesh.telemetry.aggregate import Aggregate
@@ -65,7 +67,7 @@ class Gateway:
         self._facts = {
             backend.name: BackendFacts(
                 backend.url,
-                backend.engine,
+                engine_named(backend.engine).name,
                 tuple(model.name for model in mesh.models if backend.name in model.backends),
             )
             for backend in mesh.backends
@@ -242,8 +244,10 @@ class Gateway:
         """The document of `/api/state`, from one snapshot (contract F2)."""
         at = time.time()
         ready, reasons = self.ready()
+        snapshot = self.snapshot()
         extras = StateExtras(
             scope="process",
+            estimates={line.model: Estimate(line.service_s, line.wait_s) for line in snapshot.lines},
             simulator=self.simulator,
             started_at=self.started_at,
             connections=self.http.connections,
@@ -253,7 +257,7 @@ class Gateway:
             buffered_bytes=self._buffered(),
             rates=self.rates.rates(at),
         )
-        return build_state(self.snapshot(), at=at, ready=ready, degraded=reasons, extras=extras)
+        return build_state(snapshot, at=at, ready=ready, degraded=reasons, extras=extras)
 
     def requests(self) -> Sequence[Mapping[str, Any]]:
         """The live requests; never contents."""
@@ -269,7 +273,7 @@ class Gateway:
                 "attempts": exchange.attempts,
                 "stream": exchange.stream,
                 "age_s": round(now - exchange.request.arrived_at, 3),
-                "waited_s": round(exchange.request.waited_s, 3),
+                "waited_s": round(exchange.waited_s(now), 3),
                 "bytes_out": exchange.responder.bytes_out,
             }
             for exchange in sorted(self.live, key=lambda live: live.request.arrived_at)

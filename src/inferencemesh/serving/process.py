@@ -85,7 +85,12 @@ async def _serve(
         if beside is not None:
             extra = asyncio.ensure_future(_as_task(beside(gateway, admin.url)))
         received = await signals.get()
-        log.logger.info("shutting_down", signal=signal.Signals(received).name, live=len(gateway.live))
+        log.logger.info(
+            "shutting_down",
+            signal=signal.Signals(received).name,
+            live=len(gateway.live),
+            advice="running requests may finish; a second signal ends at once" if gateway.live else None,
+        )
         if extra is not None:
             extra.cancel()
         return await _shut_down(gateway, signals, log)

@@ -19,6 +19,7 @@ import orjson
 import structlog
 
 from inferencemesh.core.events import BackendChanged, Drained, Event, RequestEnded, RequestRefused
+from inferencemesh.core.outcome import Kind, Outcome
 from inferencemesh.telemetry.writer import CAPACITY, LineWriter, Sink
 
 Fields = MutableMapping[str, Any]
@@ -39,6 +40,13 @@ def _ms(value_s: float | None) -> float | None:
     return None if value_s is None else round(value_s * 1000, 3)
 
 
+def level_of(event: RequestEnded | RequestRefused) -> str:
+    """A failure of ours or of a backend is a warning; refusals and callers' own departures are not."""
+    if isinstance(event, RequestEnded) and Outcome(event.phase, event.cause).kind is Kind.FAILED:
+        return "warning"
+    return "info"
+
+
 def request_fields(event: RequestEnded | RequestRefused) -> Fields:
     """The fields of a request's line: times in milliseconds, sizes in bytes, `at` in Unix seconds."""
     if isinstance(event, RequestRefused):
@@ -51,11 +59,15 @@ def request_fields(event: RequestEnded | RequestRefused) -> Fields:
             "model": None if event.model is None else event.model[:MAX_MODEL],
             "code": event.code,
             "status": event.status,
+            "message": event.message,
+            "method": event.method,
+            "path": event.path,
+            "peer": event.peer,
             "duration_ms": _ms(event.duration_s),
         }
     return {
         "at": event.at,
-        "level": "info",
+        "level": level_of(event),
         "event": "request",
         "id": event.id,
         "tenant": event.tenant,
@@ -78,6 +90,8 @@ def request_fields(event: RequestEnded | RequestRefused) -> Fields:
         "tokens_in": event.tokens_in,
         "tokens_out": event.tokens_out,
         "notes": list(event.notes),
+        "detail": event.detail,
+        "peer": event.peer,
     }
 
 
@@ -141,7 +155,37 @@ def _renderers(format_: str, *, colours: bool) -> list[Processor]:
         timestamp_key="at",
         exception_formatter=structlog.dev.plain_traceback,
     )
-    return [Stamp(), for_people, console]
+
+    def human(logger: Any, method: str, fields: Fields) -> Any:
+        line = short_line(fields)
+        return line if line is not None else console(logger, method, for_people(logger, method, fields))
+
+    return [Stamp(), human]
+
+
+def short_line(fields: Fields) -> str | None:
+    """A request in one short line for people; None for other messages."""
+    if fields.get("event") not in ("request", "refused"):
+        return None
+    clock = str(fields["at"])[11:19]
+    who = f"{_printable(fields['tenant']) or '-':<12} {_printable(fields['model']) or '-'}"
+    status = fields["status"] if fields["status"] is not None else "-"
+    if fields["event"] == "refused":
+        return f"{clock}  {who}  {status} {fields['code']}  {_printable(fields['message'])}"
+    backend = f" > {fields['backend']}" if fields["backend"] else ""
+    times = f"{fields['duration_ms'] / 1000:.2f} s"
+    if fields["wait_ms"]:
+        times += f", waited {fields['wait_ms'] / 1000:.2f}"
+    if fields["first_content_ms"] is not None:
+        times += f", first after {fields['first_content_ms'] / 1000:.2f}"
+    extra = "  ".join(
+        ["", *(_printable(note) for note in fields["notes"]), _printable(fields["detail"])]
+    ).rstrip()
+    return f"{clock}  {who}{backend}  {status} {fields['cause']} ({fields['phase']})  {times}{extra}  {fields['id']}"
+
+
+def _printable(value: Any) -> str:
+    return "" if value is None else _UNPRINTABLE.sub(lambda found: repr(found[0])[1:-1], str(value))
 
 
 def stream_sink(stream: IO[Any]) -> Sink:
@@ -237,7 +281,7 @@ class Log:
     def __call__(self, event: Event) -> None:
         """Take an event of the hub: a line for each request (info), backend change and unconfirmed drain."""
         if isinstance(event, RequestEnded | RequestRefused):
-            if self._level <= LEVELS["info"]:
+            if self._level <= LEVELS[level_of(event)]:
                 self._writer.put(event)
         elif isinstance(event, BackendChanged):
             say = self.logger.info if event.up and event.breaker == "closed" else self.logger.warning
