@@ -90,9 +90,10 @@ def judge(state: State, request: Request, model: Served, tenant: Tenant, now: fl
         return Verdict("tenant_queue_full")
     if model.spec.refuse_hopeless and line.count and model.speed.known and not model.route.has_open:
         ahead = (place.ahead(request.class_offset_s) if place is not None else 0) + 1
-        wait_s = model.wait_s(tenant, ahead, at_best=True)
-        if is_hopeless(wait_s, ahead, request.deadline_at - now):
-            return Verdict("deadline_unreachable")
+        if ahead > 1:  # the first of its tenant is never hopeless: too little is certain about one departure
+            wait_s = model.wait_s(tenant, ahead, at_best=True)
+            if is_hopeless(wait_s, ahead, request.deadline_at - now):
+                return Verdict("deadline_unreachable")
     if victim is None and excess <= 0:
         return _ENTER
     return Verdict(None, victim, excess > 0)

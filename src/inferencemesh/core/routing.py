@@ -100,7 +100,10 @@ class Route:
     @property
     def has_open(self) -> bool:
         """Whether any slot is free for a grant, reserved ones included."""
-        return any(backend.open > 0 for backend in self.backends)
+        for backend in self.backends:  # noqa: SIM110 - asked for at every arrival at a busy model
+            if backend.open:
+                return True
+        return False
 
     @property
     def is_present(self) -> bool:
