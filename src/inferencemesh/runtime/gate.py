@@ -140,8 +140,9 @@ class Gate:
         self._apply(self.admission.started(lease, self._clock()))
 
     def report(self, backend: str, *, ok: bool) -> None:
-        """An attempt's result, for the breaker."""
+        """An attempt's result, for the breaker. One that opens it makes an instant at which waiters may go on."""
         self._apply(self.admission.report(backend, ok, self._clock()))
+        self._arm()
 
     def set_up(self, backend: str, *, up: bool) -> None:
         """A probe's verdict."""
