@@ -27,7 +27,7 @@ from inferencemesh.core.refusal import refuse
 from inferencemesh.core.request import InvariantError, Lease, LeaseState, Request, RequestState
 from inferencemesh.core.retry import RetryBudget
 from inferencemesh.core.served import Served
-from inferencemesh.core.slots import Backend
+from inferencemesh.core.slots import BACKOFF_MAX_S, BACKOFF_S, Backend
 from inferencemesh.core.snapshot import BackendView, LineView, Snapshot, TenantView, Totals
 from inferencemesh.core.state import State
 from inferencemesh.core.tenant import Tenant
@@ -105,15 +105,21 @@ class Admission:
         if code is not None:
             return self._refuse(request, code, model, tenant, now, effects)
         request._wait_left_s = model.spec.queue_timeout_s
+        made_way = self._dispatch.make_way(request, model, tenant, now)
         backend = self._grantable(request, model, tenant)
         if backend is not None:
             self._accept(request, tenant, now)
             lease = self._dispatch.grant_at_once(request, model, tenant, backend, now)
             effects.append(Granted(request, lease))
+            if made_way:
+                self._dispatch.run(now, effects)
             return effects
         verdict = judge(state, request, model, tenant, now)
         if verdict.code is not None:
-            return self._refuse(request, verdict.code, model, tenant, now, effects)
+            self._refuse(request, verdict.code, model, tenant, now, effects)
+            if made_way:
+                self._dispatch.run(now, effects)
+            return effects
         if verdict.victim is not None:
             self._displace(verdict.victim, now, effects)
         if verdict.over_bytes and not self._make_room(request, tenant, now, effects):
@@ -152,7 +158,10 @@ class Admission:
 
     def next_wake_at(self) -> float | None:
         """Return when `expire` is due next, None if never. Ask again after every call."""
+        alarms = self._state.alarms
         at = min(self._state.next_change_at, self._state.expiries.next_at())
+        if alarms:
+            at = min(at, alarms[0][0])
         return at if at < float("inf") else None
 
     def settle(self, request: Request, outcome: Outcome, now: float) -> list[Effect]:
@@ -174,7 +183,7 @@ class Admission:
         state.books.ended[outcome.kind] += 1
         state.models[request.model].speed.completed(now)
         if outcome.cause == OK:
-            self._proved(lease)
+            self._proved(lease, now)
         self._dispatch.run(now, effects)
         return effects
 
@@ -221,7 +230,7 @@ class Admission:
         """The backend produced content for `lease`: proof for its believed capacity (contract B6)."""
         effects = self._tick(now)
         if lease.state is LeaseState.RUNNING:
-            self._proved(lease)
+            self._proved(lease, now)
             self._dispatch.run(now, effects)
         return effects
 
@@ -257,6 +266,7 @@ class Admission:
             dispatch.free(lease, now)
         if full:
             request.attempts -= 1
+            request.fulls += 1
             backend.said_full(lease, now, not_before_s)
         if not_before_s > 0:
             backend.keep_quiet(now + not_before_s)
@@ -271,7 +281,13 @@ class Admission:
             request.tenant, lease._flow.tenant
         )  # idle since, it may be forgotten
         dispatch.enter(request, model, tenant, now)
-        self._changed(backend)
+        self._changed(backend, now)
+        if full and request._expires_at > now:
+            # Every backend of its model has sent it back: it may be the request and not the capacity. The next probes
+            # belong to others, which prove the capacity again if it is there (G4).
+            again = request.fulls - sum(b.usable for b in model.route.backends)
+            if again >= 0:
+                dispatch.rest(request, now + min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** min(again, 10)))
         if request._expires_at <= now:
             dispatch.expire(request, now, effects)
             dispatch.run(now, effects)
@@ -292,7 +308,7 @@ class Admission:
             else:
                 breaker.open(now)
         if breaker.state is not before:
-            self._changed(backend)
+            self._changed(backend, now)
         self._dispatch.run(now, effects)
         return effects
 
@@ -303,7 +319,7 @@ class Admission:
         effects = self._tick(now)
         backend = self._state.backends[backend_name]
         backend.resize(slots)
-        self._present_changed(backend)
+        self._present_changed(backend, now)
         self._dispatch.run(now, effects)
         return effects
 
@@ -312,7 +328,7 @@ class Admission:
         effects = self._tick(now)
         backend = self._state.backends[backend_name]
         backend.up = up
-        self._present_changed(backend)
+        self._present_changed(backend, now)
         self._dispatch.run(now, effects)
         return effects
 
@@ -321,7 +337,7 @@ class Admission:
         effects = self._tick(now)
         backend = self._state.backends[backend_name]
         backend.cordoned = on
-        self._present_changed(backend)
+        self._present_changed(backend, now)
         self._dispatch.run(now, effects)
         return effects
 
@@ -346,12 +362,16 @@ class Admission:
     # --- inside ---------------------------------------------------------------------------------------------
 
     def _tick(self, now: float) -> list[Effect]:
-        """Make the changes of backends that are due, before anything else is decided."""
+        """Make the changes that are due by time alone, before anything else is decided."""
         effects: list[Effect] = []
+        alarms = self._state.alarms
+        if alarms and now >= alarms[0][0]:
+            self._dispatch.ring(now)
+            self._dispatch.run(now, effects)
         if now >= self._state.next_change_at:
             for backend in list(self._state.timed):
                 if backend.elapse(now):
-                    self._changed(backend)
+                    self._changed(backend, now)
             self._dispatch.run(now, effects)
         return effects
 
@@ -421,20 +441,20 @@ class Admission:
             self._displace(victim, now, effects)
         return True
 
-    def _proved(self, lease: Lease) -> None:
+    def _proved(self, lease: Lease, now: float) -> None:
         if lease.backend.proved(lease):
-            self._changed(lease.backend)
+            self._changed(lease.backend, now)
 
-    def _changed(self, backend: Backend) -> None:
+    def _changed(self, backend: Backend, now: float) -> None:
         """After any change of what `backend` can take."""
         backend.refresh()
         self._state.schedule(backend)
-        self._dispatch.recheck(backend)
+        self._dispatch.recheck(backend, now)
         self._dispatch.mark(self._state.pool_of[backend])
 
-    def _present_changed(self, backend: Backend) -> None:
+    def _present_changed(self, backend: Backend, now: float) -> None:
         """A backend came, went or changed size: a model left without a closed breaker gets one back."""
-        self._changed(backend)
+        self._changed(backend, now)
         for model in self._state.models_of[backend]:
             others = model.route.backends
             if any(other.usable and other.breaker.state is BreakerState.CLOSED for other in others):
@@ -442,7 +462,7 @@ class Admission:
             for other in others:
                 if other.present and other.breaker.state is not BreakerState.CLOSED:
                     other.breaker.close()
-                    self._changed(other)
+                    self._changed(other, now)
 
     def _is_spared(self, backend: Backend) -> bool:
         """Whether opening its breaker would leave a model without a usable backend whose breaker is closed."""

@@ -148,7 +148,9 @@ def _check_pool(state: State, pool: Pool) -> list[Request]:
     for request, item in pool.collecting.items():
         _must(item.backend.reserved_for is request is item.request, f"{request!r} collects nowhere")
         _must(request._reserved is item.backend and request._lane is None, f"{request!r} is in two lines")
-    return line + list(pool.collecting)
+    for request in pool.resting:
+        _must(request._lane is None and request._alarm_at is not None, f"{request!r} rests for ever")
+    return line + list(pool.collecting) + list(pool.resting)
 
 
 def _check_tenants(state: State, waiting: list[Request]) -> None:

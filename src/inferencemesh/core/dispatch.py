@@ -8,6 +8,8 @@ gives nothing to anybody else until it fits there (contract A13). Tenants at the
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
+
 from inferencemesh.core.breaker import BreakerState
 from inferencemesh.core.effects import Effect, Expired, Granted
 from inferencemesh.core.fairqueue import Flow, Need
@@ -19,6 +21,8 @@ from inferencemesh.core.served import Served
 from inferencemesh.core.slots import Backend
 from inferencemesh.core.state import State
 from inferencemesh.core.tenant import Tenant
+
+COLLECT_S = 1.0  # the least time that a wide waiter may keep slots from others
 
 
 class Dispatch:
@@ -94,9 +98,14 @@ class Dispatch:
         assert place is not None  # noqa: S101 - every waiter has one
         tenant = place.tenant
         lane = request._lane
-        if lane is None:
+        request._alarm_at = None
+        if request in pool.resting:
+            del pool.resting[request]
             self._leave_line(request, model, now)
-            self._uncollect(pool, pool.collecting[request], refund=refund)
+            state.forget(tenant)
+        elif lane is None:
+            self._leave_line(request, model, now)
+            self._uncollect(pool, pool.collecting[request], now, refund=refund)
         else:
             pool.queue.remove(request)
             self._leave_line(request, model, now)
@@ -203,8 +212,13 @@ class Dispatch:
 
     # --- collecting -----------------------------------------------------------------------------------------
 
-    def _collect(self, pool: Pool, request: Request, backend: Backend) -> None:
-        """Pull the winner out of the fair line, charged, and keep `backend` for it."""
+    def _collect(self, pool: Pool, request: Request, backend: Backend, now: float) -> None:
+        """Pull the winner out of the fair line, charged, and keep `backend` for it, for a time.
+
+        Slots that come free stay idle meanwhile. Its tenant pays for them (`_idle_cost`), and a waiter that has not
+        got its width within twice a mean service time makes way for the others whose turn that makes it. The next
+        time it may keep them twice as long, so that it is not overtaken for ever.
+        """
         lane = request._lane
         assert lane is not None  # noqa: S101 - it has just won
         flow = lane.flow
@@ -214,16 +228,25 @@ class Dispatch:
         queue.remove(request)
         charged = self.state.charge.at_dispatch(request)
         queue.hold(flow)  # before the charge: what is idle may be forgotten by it
-        queue.charge(flow, charged, key)
+        # Virtual time does not follow it: it is not in service yet, and what it has paid for idle slots must not lift
+        # those who come meanwhile.
+        queue.charge(flow, charged, queue.v)
         backend.reserved_for = request
         request._reserved = backend
         tenant.collecting += request.width
         self.state.books.held += request.width
-        pool.collecting[request] = Collecting(request, flow, backend, charged, key)
+        pool.collecting[request] = Collecting(request, flow, backend, charged, key, now)
+        patience_s = max(COLLECT_S, 2.0 * self.state.models[request.model].speed.service_s())
+        self._alarm(request, now + patience_s * 2.0 ** min(request._collects, 10))
         if tenant.max_running is not None and tenant.held >= tenant.max_running:
             self._park(tenant, None)
 
-    def _uncollect(self, pool: Pool, item: Collecting, *, refund: bool) -> None:
+    def _idle_cost(self, item: Collecting, now: float) -> float:
+        """What the slots that were kept have cost the others, in the unit of the charge: requests not served."""
+        service_s = self.state.models[item.request.model].speed.service_s()
+        return max(0.0, now - item.since) * item.request.width / service_s
+
+    def _uncollect(self, pool: Pool, item: Collecting, now: float, *, refund: bool) -> None:
         """The reservation ends without a grant."""
         request = item.request
         tenant = item.flow.tenant
@@ -232,14 +255,71 @@ class Dispatch:
         request._reserved = None
         tenant.collecting -= request.width
         self.state.books.held -= request.width
-        if refund:
-            pool.queue.correct(item.flow, -item.charged)
+        pool.queue.correct(item.flow, self._idle_cost(item, now) - (item.charged if refund else 0.0))
         pool.queue.unhold(item.flow)
         if tenant.parked:
             self._unpark(tenant)
         self.mark(pool)
 
-    def recheck(self, backend: Backend) -> None:
+    def _back_to_the_line(self, pool: Pool, item: Collecting, now: float) -> None:
+        request = item.request
+        request._alarm_at = None
+        pool.queue.add(request, self.state.models[request.model], item.flow.tenant)
+        self._uncollect(pool, item, now, refund=True)
+
+    def make_way(self, request: Request, model: Served, tenant: Tenant, now: float) -> bool:
+        """Whether a newcomer whose turn comes before a collecting waiter's makes that one go back to the line.
+
+        What a collecting waiter keeps, it keeps from those that come after it in the order of service. One whose
+        tenant has paid for idle slots stands behind the others until they have been served as much.
+        """
+        pool = model.pool
+        if not pool.collecting:
+            return False
+        key = pool.queue.lifted(tenant, model, request.width, request.avoid)
+        moved = False
+        for item in list(pool.collecting.values()):
+            if key < item.key and item.flow.tenant is not tenant and item.backend in model.route.backends:
+                self._back_to_the_line(pool, item, now)
+                moved = True
+        return moved
+
+    def rest(self, request: Request, until: float) -> None:
+        """Take a waiter out of the fair line until then; its place in the line stays its own."""
+        pool = self.state.models[request.model].pool
+        lane = request._lane
+        assert lane is not None  # noqa: S101 - it has just entered
+        pool.queue.remove(request)
+        pool.resting[request] = None
+        if lane.flow.idle:
+            pool.queue.rest(lane.flow)
+        self._alarm(request, until)
+
+    def _alarm(self, request: Request, at: float) -> None:
+        request._alarm_at = at
+        heappush(self.state.alarms, (at, request._seq, request))
+
+    def ring(self, now: float) -> None:
+        """Do what is due: the rested come back to the fair line, collecting waiters make way."""
+        alarms = self.state.alarms
+        while alarms and alarms[0][0] <= now:
+            at, _, request = heappop(alarms)
+            if request._alarm_at != at or request.state is not RequestState.WAITING:
+                continue
+            request._alarm_at = None
+            model = self.state.models[request.model]
+            pool = model.pool
+            if request in pool.resting:
+                del pool.resting[request]
+                place = request._place
+                assert place is not None  # noqa: S101 - every waiter has one
+                pool.queue.add(request, model, place.tenant)
+            elif request in pool.collecting:
+                request._collects += 1
+                self._back_to_the_line(pool, pool.collecting[request], now)
+            self.mark(pool)
+
+    def recheck(self, backend: Backend, now: float) -> None:
         """After a change of `backend`: its collecting waiter goes back to the line if it can never fit there."""
         request = backend.reserved_for
         if request is None or (
@@ -249,10 +329,7 @@ class Dispatch:
         ):
             return
         pool = self.state.pool_of[backend]
-        item = pool.collecting[request]
-        tenant = item.flow.tenant
-        pool.queue.add(request, self.state.models[request.model], tenant)
-        self._uncollect(pool, item, refund=True)
+        self._back_to_the_line(pool, pool.collecting[request], now)
 
     # --- time -----------------------------------------------------------------------------------------------
 
@@ -313,7 +390,7 @@ class Dispatch:
         if backend is None:
             return False
         if not need.fits:
-            self._collect(pool, request, backend)
+            self._collect(pool, request, backend, now)
             return True
         model = need.model
         key = flow.service + lane.offset
@@ -344,6 +421,8 @@ class Dispatch:
                     continue
             assert backend is not None  # noqa: S101 - one of the two
             del pool.collecting[request]
+            request._alarm_at = None
+            pool.queue.correct(item.flow, self._idle_cost(item, now))
             item.backend.reserved_for = None
             request._reserved = None
             item.flow.tenant.collecting -= width

@@ -13,25 +13,29 @@ from inferencemesh.core.slots import Backend
 class Collecting:
     """A wide waiter for which one backend is kept until its width fits there (contract A13)."""
 
-    __slots__ = ("backend", "charged", "flow", "key", "request")
+    __slots__ = ("backend", "charged", "flow", "key", "request", "since")
 
-    def __init__(self, request: Request, flow: Flow, backend: Backend, charged: float, key: int) -> None:
+    def __init__(
+        self, request: Request, flow: Flow, backend: Backend, charged: float, key: int, now: float
+    ) -> None:
         self.request = request
         self.flow = flow
         self.backend = backend
         self.charged = charged  # taken when it won its turn; given back if it does not come to a grant
         self.key = key  # its virtual start
+        self.since = now
 
 
 class Pool:
     """The fair line of connected backends and the wide waiters pulled out of it."""
 
-    __slots__ = ("backends", "collecting", "dirty", "queue")
+    __slots__ = ("backends", "collecting", "dirty", "queue", "resting")
 
     def __init__(self, backends: Sequence[Backend], queue: FairQueue) -> None:
         self.backends = tuple(backends)
         self.queue = queue
         self.collecting: dict[Request, Collecting] = {}
+        self.resting: dict[Request, None] = {}  # sent back as “full” again: not tried before their alarm
         self.dirty = False  # something may have become grantable
 
 

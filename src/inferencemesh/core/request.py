@@ -47,6 +47,8 @@ class Request:
     """
 
     __slots__ = (
+        "_alarm_at",
+        "_collects",
         "_exempt",
         "_expires_at",
         "_lane",
@@ -61,6 +63,7 @@ class Request:
         "avoid",
         "class_offset_s",
         "deadline_at",
+        "fulls",
         "id",
         "lease",
         "model",
@@ -102,7 +105,10 @@ class Request:
         self.avoid: frozenset[str] = (
             frozenset()
         )  # backends that failed it, tried again only for want of another
+        self.fulls = 0  # how often a backend sent it back as full
         # Admission's own:
+        self._alarm_at: float | None = None  # when it stops resting, or gives up collecting
+        self._collects = 0  # how often it has begun to collect
         self._seq = 0  # arrival number
         self._order = 0.0  # its position within its tenant: arrival + class offset; far lower once requeued
         self._lane: Lane | None = None  # where it stands in the fair line; None while collecting

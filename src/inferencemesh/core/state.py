@@ -12,6 +12,7 @@ from inferencemesh.core.model import BackendSpec, BreakerSpec, Limits, ModelSpec
 from inferencemesh.core.outcome import Kind
 from inferencemesh.core.places import Places
 from inferencemesh.core.pool import Pool, group
+from inferencemesh.core.request import Request
 from inferencemesh.core.served import Served
 from inferencemesh.core.slots import Backend
 from inferencemesh.core.tenant import Tenant
@@ -50,6 +51,7 @@ class State:
     """Backends, models, pools, tenants, books."""
 
     __slots__ = (
+        "alarms",
         "backends",
         "books",
         "bytes",
@@ -93,6 +95,7 @@ class State:
         self.numbers = 0  # of arrivals
         self.next_change_at = float("inf")  # of a backend, by time alone
         self.timed: dict[Backend, None] = {}  # those with such a change ahead
+        self.alarms: list[tuple[float, int, Request]] = []  # a heap; entries may be out of date
         self.backends = {spec.name: Backend(spec, breaker) for spec in backends}
         self.tenants = {spec.name: Tenant(spec, configured=True) for spec in tenants}
         self.pools: list[Pool] = []

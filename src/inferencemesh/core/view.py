@@ -24,7 +24,7 @@ def view(state: State, now: float) -> Snapshot:
     """Return the snapshot of `state` at `now`."""
     oldest: dict[str, float] = {}
     for pool in state.pools:
-        for request in [*waiters(pool.queue), *pool.collecting]:
+        for request in [*waiters(pool.queue), *pool.collecting, *pool.resting]:
             age_s = request.waited_s + now - request._queued_at
             if age_s > oldest.get(request.model, 0.0):
                 oldest[request.model] = age_s
