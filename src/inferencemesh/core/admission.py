@@ -380,9 +380,13 @@ class Admission:
 
         Slots that are free while others wait are free because none of them may use them: whoever fits was
         granted in the step that freed them. Only a bound over all backends can hold back somebody who fits,
-        and then the newcomer waits like everybody else.
+        and then the newcomer waits like everybody else. It does not overtake a waiter of its own tenant that
+        only waits for the tenant's limit, unless its class comes before it.
         """
-        if tenant.parked or not tenant.room_for(request.width):
+        first = tenant.parked_for
+        if tenant.parked and (first is None or first._order <= request.arrived_at + request.class_offset_s):
+            return None
+        if not tenant.room_for(request.width):
             return None
         state = self._state
         most = state.limits.max_running

@@ -58,6 +58,7 @@ class Dispatch:
         model.pool.queue.add(request, model, tenant)
         if not model.speed.waiting:
             model.speed.line(True, now)
+        self._come_first(request, tenant)
 
     def _leave_line(self, request: Request, model: Served, now: float) -> None:
         """Take the place back; the fair line is the caller's business."""
@@ -210,6 +211,13 @@ class Dispatch:
                 queue.unpark(flow)
                 self.mark(self.state.pool_with[queue])
 
+    def _come_first(self, request: Request, tenant: Tenant) -> None:
+        """A tenant waits for room for its head. One that stands before that now may need less, and is looked at."""
+        first = tenant.parked_for
+        if first is not None and (request._order, request._seq) < (first._order, first._seq):
+            tenant.parked_for = None
+            self._unpark(tenant)
+
     # --- collecting -----------------------------------------------------------------------------------------
 
     def _collect(self, pool: Pool, request: Request, backend: Backend, now: float) -> None:
@@ -266,6 +274,7 @@ class Dispatch:
         request._alarm_at = None
         pool.queue.add(request, self.state.models[request.model], item.flow.tenant)
         self._uncollect(pool, item, now, refund=True)
+        self._come_first(request, item.flow.tenant)
 
     def make_way(self, request: Request, model: Served, tenant: Tenant, now: float) -> bool:
         """Whether a newcomer whose turn comes before a collecting waiter's makes that one go back to the line.
@@ -314,6 +323,7 @@ class Dispatch:
                 place = request._place
                 assert place is not None  # noqa: S101 - every waiter has one
                 pool.queue.add(request, model, place.tenant)
+                self._come_first(request, place.tenant)
             elif request in pool.collecting:
                 request._collects += 1
                 self._back_to_the_line(pool, pool.collecting[request], now)
@@ -423,6 +433,7 @@ class Dispatch:
             del pool.collecting[request]
             request._alarm_at = None
             pool.queue.correct(item.flow, self._idle_cost(item, now))
+            pool.queue.follow(item.key)
             item.backend.reserved_for = None
             request._reserved = None
             item.flow.tenant.collecting -= width

@@ -303,6 +303,10 @@ class FairQueue:
         tenant.standing = service
         if service > self._highest:
             self._highest = service
+        self.follow(key)
+
+    def follow(self, key: int) -> None:
+        """A request that started at `key` is in service: virtual time is not behind it."""
         if key > self.v:
             self.v = key
             if self._resting:

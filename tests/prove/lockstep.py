@@ -1,0 +1,95 @@
+"""The core and the oracle under the same history: the same decisions, and the same state behind them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from inferencemesh.core.request import LeaseState, RequestState
+from tests.prove.oracle import Oracle
+from tests.prove.steps import Core, Decision, Setting, Step
+
+
+class DisagreementError(AssertionError):
+    """The core and the oracle decided differently."""
+
+
+class Lockstep:
+    """Both of them. `do` makes a step and compares."""
+
+    __slots__ = ("core", "history", "oracle")
+
+    def __init__(self, setting: Setting) -> None:
+        self.core = Core(setting)
+        self.oracle = Oracle(setting)
+        self.history: list[Step] = []
+
+    def do(self, step: Step) -> list[Decision]:
+        self.history.append(step)
+        mine = self.core.do(step)
+        theirs = self.oracle.do(step, mine)
+        if self._by_pool(mine) != self._by_pool(theirs):
+            raise DisagreementError(f"core {mine}, oracle {theirs}, after {self.history}")
+        self.compare()
+        return mine
+
+    def _by_pool(self, decisions: list[Decision]) -> tuple[dict[int, list[Decision]], set[Decision]]:
+        """Pools are independent of each other, and a late waiter may be noticed anywhere in the step."""
+        oracle = self.oracle
+        order: dict[int, list[Decision]] = defaultdict(list)
+        for said in decisions:
+            if said[0] != "expired":
+                order[oracle.pool[oracle.wishes[said[1]].model]].append(said)
+        return order, {said for said in decisions if said[0] == "expired"}
+
+    def compare(self) -> None:
+        """The state, as far as it decides anything later."""
+        core, oracle = self.core, self.oracle
+        state = core.admission._state
+        told = f"after {self.history}"
+        mine, theirs = core.wake_at(), oracle.wake_at()
+        if theirs is not None and (
+            mine is None or mine > theirs
+        ):  # the core may wake for nothing, but not late
+            raise DisagreementError(f"core wakes at {mine}, oracle at {theirs}, {told}")
+        for name, server in oracle.servers.items():
+            backend = state.backends[name]
+            kept = server.kept_for.name if server.kept_for is not None else None
+            reserved = backend.reserved_for.id if backend.reserved_for is not None else None
+            seen = (backend.running, backend.draining, backend.capacity, backend.open, reserved)
+            due = (server.running, server.draining, server.capacity, server.open, kept)
+            if seen != due:
+                raise DisagreementError(f"{name}: core {seen}, oracle {due}, {told}")
+        waiting = {wish.name for wish in oracle.waiters}
+        if set(core.waiting()) != waiting:
+            raise DisagreementError(f"core's line {core.waiting()}, oracle's {waiting}, {told}")
+        for name in waiting:
+            request, wish = core.requests[name], oracle.wishes[name]
+            queue = state.models[request.model].pool.queue
+            place = request._place
+            assert place is not None
+            if request._expires_at != wish.until:
+                raise DisagreementError(f"{name}: expires at {request._expires_at}, or {wish.until}, {told}")
+            if wish.state == "waiting":
+                behind = queue.flows[place.tenant].service - queue.v
+                pool = oracle.pool[wish.model]
+                due_behind = wish.user.service[pool] - oracle.virtual[pool]
+                if behind != due_behind:
+                    raise DisagreementError(f"{name}: F-V core {behind}, oracle {due_behind}, {told}")
+
+    def holds_nothing(self) -> bool:
+        core = self.core
+        return not core.waiting() and not core.open_leases(LeaseState.RUNNING, LeaseState.DRAINING)
+
+    def wind_up(self) -> None:
+        """Everybody leaves, one by one, both still agreeing."""
+        core = self.core
+        while core.waiting() or core.running():
+            for name in core.waiting():
+                if core.requests[name].state is RequestState.WAITING:
+                    self.do(("cancel", name))
+            for name in core.running():
+                self.do(("release", *core.current(name)))
+                self.do(("settle", name, False))
+        for lease in core.open_leases(LeaseState.DRAINING):
+            self.do(("confirm", *lease))
+        assert self.holds_nothing(), self.history

@@ -1,0 +1,301 @@
+"""What the oracle keeps: plain lists of servers, tenants, requests and leases, and scans over all of them.
+
+Service is counted in whole billionths of a slot by weight, as the core does it, so that ties are ties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from inferencemesh.core.model import ModelSpec
+from tests.prove.steps import Decision, LeaseName, Setting
+
+NEVER = float("inf")
+BILLION = 1_000_000_000
+
+
+@dataclass(slots=True, eq=False)
+class Server:
+    """A backend."""
+
+    name: str
+    slots: int
+    weight: float
+    running: int = 0
+    draining: int = 0
+    up: bool = True
+    cordoned: bool = False
+    proven: int | None = None  # after “full” (B6)
+    resume_at: float | None = None
+    quiet_until: float | None = None
+    backoff: float = 0.0
+    full_at: float = -NEVER
+    kept_for: Wish | None = None
+
+    @property
+    def held(self) -> int:
+        return self.running + self.draining
+
+    @property
+    def capacity(self) -> int:
+        """After “full”: what was proven, and one more once the back-off is over."""
+        if self.proven is None:
+            return self.slots
+        return min(self.slots, self.proven + (self.resume_at is None))
+
+    @property
+    def usable(self) -> bool:
+        return self.up and not self.cordoned and self.slots > 0
+
+    @property
+    def open(self) -> int:
+        if not self.up or self.cordoned or self.quiet_until is not None:
+            return 0
+        return max(0, self.capacity - self.held)
+
+
+@dataclass(slots=True, eq=False)
+class User:
+    """A tenant."""
+
+    name: str
+    weight: float = 1.0
+    cap: int | None = None
+    places: int | None = None
+    service: dict[int, int] = field(default_factory=dict)  # F by pool
+    waits_for: Wish | None = None  # its turn had come, and its own limit leaves too little room for it
+    out: bool = False  # not eligible: at its limit, or waiting for room for that one
+
+    def cost(self, slots: float) -> int:
+        return round(slots * round(BILLION / self.weight))
+
+
+@dataclass(slots=True, eq=False)
+class Wish:
+    """A request."""
+
+    name: str
+    user: User
+    model: str
+    width: int
+    size: int
+    offset: float
+    arrived: float
+    deadline: float
+    number: int = 0
+    state: str = "new"  # waiting | collecting | resting | running | over
+    order: float = 0.0
+    exempt: bool = False
+    avoid: frozenset[str] = frozenset()
+    left: float = 0.0  # of the queue timeout
+    since: float = 0.0
+    until: float = NEVER
+    kept: Server | None = None  # where it collects; since when, from which F on, and how often it has
+    kept_since: float = 0.0
+    key: int = 0
+    collects: int = 0
+    alarm: float | None = None  # when it stops resting, or gives up collecting
+    charged: int = 0
+    fulls: int = 0
+    grants: int = 0
+    hold: Hold | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Hold:
+    """A lease."""
+
+    wish: Wish
+    server: Server
+    state: str  # running | draining | freed
+    at: float
+    level: int
+
+
+class World:
+    """All of them, and every question about them that a decision asks."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.limits = setting.limits
+        self.now = 0.0
+        self.servers = {s.name: Server(s.name, s.slots, s.weight) for s in setting.backends}
+        self.models = {m.name: m for m in setting.models}
+        self.users = {t.name: User(t.name, t.weight, t.max_running, t.max_waiting) for t in setting.tenants}
+        self.turn = dict.fromkeys(self.models, 0)  # where a tie among a model's backends starts
+        self.pool = pools(setting)  # by model
+        self.virtual = dict.fromkeys(sorted(set(self.pool.values())), 0)  # V by pool
+        self.wishes: dict[str, Wish] = {}
+        self.holds: dict[LeaseName, Hold] = {}
+        self.waiters: list[Wish] = []  # in the order in which they entered, or went back to, the line
+        self.collectors: list[Wish] = []  # in the order of their turns
+        self.numbers = 0
+        self.said: list[Decision] = []
+        self.displaced: set[str] = set()
+
+    # --- who waits ------------------------------------------------------------------------------------------
+
+    def in_line(self, pool: int) -> list[Wish]:
+        """Who stands in the fair line: neither collecting nor resting."""
+        return [w for w in self.waiters if w.state == "waiting" and self.pool[w.model] == pool]
+
+    def amounts(self, amount: Callable[[Wish], int], within: str | None = None) -> dict[User, int]:
+        """By tenant, what its displaceable waiters take up."""
+        result: dict[User, int] = {}
+        for wish in self.waiters:
+            if not wish.exempt and within in (None, wish.model) and amount(wish):
+                result[wish.user] = result.get(wish.user, 0) + amount(wish)
+        return result
+
+    def most(self, amounts: dict[User, int], wish: Wish) -> list[User]:
+        """The tenants with the most by weight; of them those that have had the most service, if that compares."""
+        most = max(amount / user.weight for user, amount in amounts.items())
+        users = [user for user, amount in amounts.items() if amount / user.weight == most]
+        if len(self.virtual) == 1:
+            pool = self.pool[wish.model]
+            served = max(self.lifted(user, pool) for user in users)
+            users = [user for user in users if self.lifted(user, pool) == served]
+        return users
+
+    def newest(self, user: User, within: str | None) -> Wish:
+        mine = [w for w in self.waiters if w.user is user and not w.exempt]
+        return max((w for w in mine if within in (None, w.model)), key=lambda w: w.number)
+
+    def bytes_waiting(self) -> int:
+        return sum(wish.size for wish in self.waiters)
+
+    # --- who holds ------------------------------------------------------------------------------------------
+
+    def held_by(self, user: User) -> int:
+        """Running, draining, or being collected: what counts against a tenant's limit."""
+        mine = [hold for hold in self.holds.values() if hold.state != "freed" and hold.wish.user is user]
+        return sum(h.wish.width for h in mine) + sum(w.width for w in self.collectors if w.user is user)
+
+    def held_by_all(self) -> int:
+        return sum(s.held for s in self.servers.values()) + sum(w.width for w in self.collectors)
+
+    def has_room(self, user: User, width: int) -> bool:
+        return user.cap is None or self.held_by(user) + width <= user.cap
+
+    # --- who is served --------------------------------------------------------------------------------------
+
+    def lifted(self, user: User, pool: int) -> int:
+        """F of a tenant that waits, or that it would have if it came now: idleness buys nothing."""
+        mine = user.service.get(pool, 0)
+        return mine if any(w.user is user for w in self.in_line(pool)) else max(mine, self.virtual[pool])
+
+    def fits(self, wish: Wish) -> Server | None:
+        """The backend that takes it now: the least busy by our own count, ties in turn."""
+        spec = self.models[wish.model]
+        start = self.turn[wish.model]
+        names = spec.backends[start:] + spec.backends[:start]
+        free = [s for s in self._allowed(wish, names) if s.open >= wish.width and s.kept_for is None]
+        if not free:
+            return None
+        if spec.routing == "round_robin":
+            return free[0]
+        return min(free, key=lambda s: s.held / (s.capacity * s.weight))
+
+    def collects_at(self, wish: Wish) -> Server | None:
+        """A13: where a wide request may keep what comes free: one free slot now, room for it some day."""
+        servers = [
+            s
+            for s in self._allowed(wish, self.models[wish.model].backends)
+            if wish.width > 1 and s.open > 0 and s.kept_for is None and s.capacity >= wish.width
+        ]
+        return max(servers, key=lambda s: s.open, default=None)
+
+    def _allowed(self, wish: Wish, names: tuple[str, ...]) -> list[Server]:
+        """Backends that failed it are left out, unless they are all there is."""
+        servers = [self.servers[name] for name in names]
+        others = [server for server in servers if server.name not in wish.avoid]
+        return others if any(server.usable for server in others) else servers
+
+    def whose_turn(self, pool: int) -> Wish | None:
+        """D1: of each eligible tenant the first waiter that a backend could serve; of those the least (F, arrival)."""
+        heads: dict[User, Wish] = {}
+        for wish in sorted(self.in_line(pool), key=lambda wish: (wish.order, wish.number)):
+            if not wish.user.out and (self.fits(wish) or self.collects_at(wish)):
+                heads.setdefault(wish.user, wish)
+        return min(heads.values(), key=lambda w: (w.user.service[pool], w.number), default=None)
+
+    # --- who may come in ------------------------------------------------------------------------------------
+
+    def judge(self, wish: Wish) -> tuple[str | None, Wish | None, bool]:
+        """Refusal code, who gives way to it, whether others must give way for its bytes. The widest bound is named."""
+        user, limits = wish.user, self.limits
+        spec = self.models[wish.model]
+        here = [other for other in self.waiters if other.model == wish.model]
+        own_full = self._own_full(user, spec)
+        assert spec.max_waiting is not None
+        victim = None
+        if len(here) >= spec.max_waiting or len(self.waiters) >= limits.max_waiting_total:
+            within = wish.model if len(here) >= spec.max_waiting else None
+            bound = spec.max_waiting if within else limits.max_waiting_total
+            victim = None if own_full else self._gives_way(wish, bound, within)
+            if victim is None:
+                return "queue_full", None, False
+        excess = self.bytes_waiting() + wish.size - limits.max_waiting_bytes - (victim.size if victim else 0)
+        if excess > 0 and (own_full or not self._within_share_of_bytes(wish)):
+            return "queue_bytes_full", None, False
+        if own_full:
+            return "tenant_queue_full", None, False
+        return None, victim, excess > 0
+
+    def _own_full(self, user: User, spec: ModelSpec) -> bool:
+        mine = [other for other in self.waiters if other.user is user]
+        here = [other for other in mine if other.model == spec.name]
+        own = spec.max_waiting_per_tenant
+        return (user.places is not None and len(mine) >= user.places) or (
+            own is not None and len(here) >= own
+        )
+
+    def _within_share_of_bytes(self, wish: Wish) -> bool:
+        amounts = self.amounts(lambda w: w.size)
+        room = self.limits.max_waiting_bytes - sum(other.size for other in self.waiters if other.exempt)
+        due = room / _weights(amounts, wish.user) * wish.user.weight
+        return room > 0 and amounts.get(wish.user, 0) + wish.size <= due
+
+    def _gives_way(self, wish: Wish, limit: int, within: str | None) -> Wish | None:
+        """D8: the newest waiter of the tenant most above its share of places, for one that is below its own."""
+        user = wish.user
+        places = self.amounts(lambda w: 1, within)
+        due = limit / _weights(places, user)
+        if places.get(user, 0) >= due * user.weight or not places:
+            return None
+        victims = [self._victim(wish, rival, places, due, within) for rival in self.most(places, wish)]
+        if self.displaced:
+            return next((v for v in victims if v is not None and v.name in self.displaced), None)
+        return None if None in victims else victims[0]
+
+    def _victim(
+        self, wish: Wish, rival: User, places: dict[User, int], due: float, within: str | None
+    ) -> Wish | None:
+        """Who of `rival` gives way to `wish`."""
+        user = wish.user
+        if rival is user or places[rival] <= due * rival.weight:
+            return None
+        victim = self.newest(rival, within)
+        if places[rival] / rival.weight <= (places.get(user, 0) + 1) / user.weight:
+            # It would only turn the unfairness round: for somebody who is before it in the order of service.
+            pool = self.pool[wish.model]
+            if victim.state == "collecting" or self.pool[victim.model] != pool:
+                return None
+            if self.lifted(user, pool) >= rival.service[pool]:
+                return None
+        return victim
+
+
+def _weights(amounts: dict[User, int], user: User) -> float:
+    return sum(other.weight for other in amounts) + (user.weight if user not in amounts else 0.0)
+
+
+def pools(setting: Setting) -> dict[str, int]:
+    """Models that share backends share one fair line; so do all, under a bound over all backends."""
+    numbers = {model.name: number for number, model in enumerate(setting.models)}
+    for _ in setting.models:
+        for one in setting.models:
+            for other in setting.models:
+                if setting.limits.max_running is not None or set(one.backends) & set(other.backends):
+                    numbers[other.name] = min(numbers[one.name], numbers[other.name])
+    return numbers

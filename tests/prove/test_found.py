@@ -1,0 +1,64 @@
+"""What the oracle and the explorer have found, each as the shortest history that shows it."""
+
+from __future__ import annotations
+
+from inferencemesh.core.model import BackendSpec, ModelSpec, TenantSpec
+from tests.prove.steps import Core, Setting, offer
+
+
+def setting(slots: int, *tenants: TenantSpec) -> Setting:
+    model = ModelSpec("m", ("b",), max_waiting=50, queue_timeout_s=1e6, refuse_hopeless=False)
+    return Setting((BackendSpec("b", slots),), (model,), tenants)
+
+
+def test_virtual_time_follows_wide_requests() -> None:
+    """A newcomer stands beside tenants whose requests all had to collect, not where they once began (D4)."""
+    core = Core(setting(3))
+    number = 0
+
+    def more(tenant: str) -> None:
+        nonlocal number
+        number += 1
+        core.do(offer(f"{tenant}{number}", tenant, width=2))
+
+    def next_granted() -> str:
+        name = core.running()[0]
+        granted = core.do(("release", *core.current(name)))
+        core.do(("settle", name, True))
+        more(name[0])
+        return granted[0][1][0]
+
+    for tenant in "abab":
+        more(tenant)
+    for _ in range(40):
+        next_granted()
+    for _ in range(10):
+        more("c")
+    order = "".join(next_granted() for _ in range(12))
+    assert all(3 <= order.count(tenant) <= 5 for tenant in "abc"), order
+
+
+def test_a_retry_is_not_held_up_by_a_wide_request_behind_it() -> None:
+    """It is back at the head of its tenant (B6) and fits its limit, which the wide one behind it does not."""
+    core = Core(setting(4, TenantSpec("t", max_running=2)))
+    core.do(offer("r1", "t"))
+    core.do(offer("r2", "t", width=2))  # waits for both slots of its tenant
+    core.do(("drain", "r1", 0))
+    assert core.do(("requeue", "r1", False, True, 0.0)) == [("granted", "r1", "b")]
+
+
+def test_a_better_class_is_not_held_up_by_a_wide_request_behind_it() -> None:
+    """Interactive work comes before a wide request of a class with an offset that waits for its tenant's limit (D6)."""
+    core = Core(setting(4, TenantSpec("t", max_running=2)))
+    core.do(offer("r1", "t"))
+    core.do(offer("r2", "t", width=2, offset=30.0))
+    assert core.do(offer("r3", "t")) == [("granted", "r3", "b")]
+
+
+def test_a_wide_request_is_not_overtaken_by_its_own_tenant() -> None:
+    """Of the same class, narrow ones that came later wait behind it (A13)."""
+    core = Core(setting(4, TenantSpec("t", max_running=2)))
+    core.do(offer("r1", "t"))
+    core.do(offer("r2", "t", width=2))
+    assert core.do(offer("r3", "t")) == [("queued", "r3")]
+    assert core.do(("release", "r1", 0)) == [("granted", "r2", "b")]
