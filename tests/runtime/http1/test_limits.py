@@ -230,7 +230,7 @@ def test_many_half_open_connections_harm_nobody(factory):
                 sock = socket.create_connection(("127.0.0.1", server.port))
                 sock.send((b"", b"GET / HTTP/1.1\r\nX: ", post(b"x" * 100)[:-1], b"\r")[number % 4])
                 halves.append(sock)
-            await until(lambda: server.connections == 200 and server.budget.used == 5000)
+            await until(lambda: server.connections == 200 and server.budget.used == 50 * 99)
             async with Caller.to(server) as caller:
                 caller.send(get("/"))
                 assert (await caller.reply()).status == 200

@@ -178,20 +178,15 @@ class ServerConnection(Channel):
             self._run(request)
             return
         self._request = request
-        budget = self._server.budget
-        self._max_body = min(plan.max_bytes, budget.limit)
+        self._max_body = min(plan.max_bytes, self._server.budget.limit)
         if length:
             if length > self._max_body:
                 self._too_large(request)
                 return
             self._need = length
-            if not budget.reserve(length):
-                self.due_at = request.head_at + within_s
-                self._wait_for_memory(length, data[end:])
-                return
-            request._reserved = length
-            if len(data) - end >= length:  # it came with the head
-                self._read_body(data, end)
+            if len(data) - end >= length:  # it came with the head, so its memory is taken already
+                self._reserve_read(request, length)
+                self._read_body(data, end, paid=True)
                 return
         else:
             self._chunks = ChunkedBody(self._server.limits.header_bytes)
@@ -205,7 +200,13 @@ class ServerConnection(Channel):
     def _too_large(self, request: IncomingRequest) -> None:
         self._fail("body_too_large", f"The request body is larger than {self._max_body} bytes.", request)
 
-    def _read_body(self, data: bytes, offset: int) -> None:
+    def _reserve_read(self, request: IncomingRequest, n: int) -> None:
+        """Book bytes that one read has brought already, whether there is room or not."""
+        self._server.budget.take(n)
+        request._reserved += n
+
+    def _read_body(self, data: bytes, offset: int, *, paid: bool = False) -> None:
+        """Take body bytes. Memory is reserved as they come (`paid`: it was): an announced length holds nothing."""
         request = self._request
         if request is None:
             return
@@ -215,6 +216,12 @@ class ServerConnection(Channel):
         need = self._need
         end = offset + need
         have = len(data) - offset
+        if not paid:
+            grown = min(have, need)
+            if not self._server.budget.reserve(grown):
+                self._wait_for_memory(grown, data[offset:])
+                return
+            request._reserved += grown
         body = self._body
         if have < need:
             if body is None:
@@ -270,9 +277,9 @@ class ServerConnection(Channel):
         if waiter is not None and request is not None:
             self._waiter = None
             request._reserved += waiter.n
-            self._loop.call_soon(self._memory_at_hand, request)
+            self._loop.call_soon(self._memory_at_hand, request, waiter.n)
 
-    def _memory_at_hand(self, request: IncomingRequest) -> None:
+    def _memory_at_hand(self, request: IncomingRequest, n: int) -> None:
         if self._state != BUDGET or self._request is not request:
             return
         self._state = BODY
@@ -281,10 +288,14 @@ class ServerConnection(Channel):
         chunks = self._chunks
         if chunks is not None and chunks.complete:
             self._chunks_read(request, chunks)
+        elif chunks is not None:
+            if held:
+                self._read_body(held, 0)
         elif held:
-            self._read_body(held, 0)
-        elif chunks is None and request.expects_continue:
-            self.write(CONTINUE)
+            more = min(len(held), self._need) - n  # of a read that was under way when reading was paused
+            if more > 0:
+                self._reserve_read(request, more)
+            self._read_body(held, 0, paid=True)
 
     # -- running --
 

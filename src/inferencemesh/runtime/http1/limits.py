@@ -59,6 +59,10 @@ class ByteBudget:
         self.used += n
         return True
 
+    def take(self, n: int) -> None:
+        """Book `n` bytes that are in memory already, beyond the limit if need be: one read of one connection."""
+        self.used += n
+
     def wait(self, n: int, granted: Callable[[], None]) -> BudgetWaiter:
         """Join the line; `granted` is called once, when the `n` bytes have been reserved for the waiter."""
         waiter = BudgetWaiter(n, granted)
