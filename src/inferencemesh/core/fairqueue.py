@@ -195,6 +195,12 @@ class FairQueue:
         assert lane is not None  # noqa: S101 - the caller knows that it is in the line
         flow = lane.flow
         was_head = lane.head() is request
+        if was_head:
+            heappop(lane.heap)
+        elif request._exempt:
+            # It may come back to this lane; nobody else does, so others are dropped when they are seen.
+            lane.heap.remove((request._order, request._seq, request))
+            heapify(lane.heap)
         request._lane = None
         lane.live -= 1
         flow.waiting -= 1
