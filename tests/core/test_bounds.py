@@ -131,12 +131,12 @@ def test_no_backend_and_shutdown() -> None:
     running, waiting = mesh.offer(), mesh.offer()
     mesh.apply(mesh.admission.cordon("b", True, 0))
     assert mesh.refused[mesh.offer()] == "no_backend"
-    assert waiting.state is RequestState.WAITING
+    assert waiting in mesh.waiting
     mesh.apply(mesh.admission.cordon("b", False, 0))
     mesh.admission.refuse_all("shutting_down")
     assert mesh.refused[mesh.offer()] == "shutting_down"
     mesh.finish(running)
-    assert waiting.state is RequestState.RUNNING  # who waits is served
+    assert waiting in mesh.running  # who waits is served
 
 
 def test_unknown_model_and_passed_deadline() -> None:
