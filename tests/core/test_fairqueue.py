@@ -7,7 +7,8 @@ from typing import cast
 
 import pytest
 
-from inferencemesh.core.fairqueue import FairQueue, Need
+from inferencemesh.core.fairqueue import FairQueue
+from inferencemesh.core.flow import Need
 from inferencemesh.core.model import TenantSpec
 from inferencemesh.core.request import Request
 from inferencemesh.core.served import Served

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from inferencemesh.core.fairqueue import Flow
+from inferencemesh.core.flow import Flow
 from inferencemesh.core.model import BackendSpec, BreakerSpec
 from inferencemesh.core.request import InvariantError, Lease, LeaseState, Request
 from inferencemesh.core.routing import Route

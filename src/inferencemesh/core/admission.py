@@ -15,14 +15,13 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
-from inferencemesh.core.breaker import BreakerState
 from inferencemesh.core.charge import ChargePolicy, PerSlot
 from inferencemesh.core.check import check
 from inferencemesh.core.dispatch import Dispatch
 from inferencemesh.core.effects import Displaced, Effect, Expired, Granted, Queued, Refusal, Refused
-from inferencemesh.core.entrance import judge, next_to_give_bytes, refused_outright
+from inferencemesh.core.entrance import judge, refused_outright
 from inferencemesh.core.model import BackendSpec, BreakerSpec, Limits, ModelSpec, RetrySpec, TenantSpec
-from inferencemesh.core.outcome import OK, Outcome, Phase
+from inferencemesh.core.outcome import OK, Outcome
 from inferencemesh.core.refusal import refuse
 from inferencemesh.core.request import InvariantError, Lease, LeaseState, Request, RequestState
 from inferencemesh.core.retry import RetryBudget
@@ -31,6 +30,7 @@ from inferencemesh.core.slots import BACKOFF_MAX_S, BACKOFF_S, Backend
 from inferencemesh.core.snapshot import BackendView, LineView, Snapshot, TenantView, Totals
 from inferencemesh.core.state import State
 from inferencemesh.core.tenant import Tenant
+from inferencemesh.core.upkeep import Upkeep
 from inferencemesh.core.view import view
 
 __all__ = [
@@ -56,7 +56,7 @@ _REQUEUED = 1e9  # seconds by which a request that came back is ordered before a
 class Admission:
     """The admission of one process (scope: what it was given as backends). Not thread-safe, not reentrant."""
 
-    __slots__ = ("_dispatch", "_retries", "_state")
+    __slots__ = ("_dispatch", "_retries", "_state", "_upkeep")
 
     def __init__(
         self,
@@ -80,6 +80,7 @@ class Admission:
             charge=charge or PerSlot(),
         )
         self._dispatch = Dispatch(self._state)
+        self._upkeep = Upkeep(self._state, self._dispatch)
         self._retries = RetryBudget(retry or RetrySpec())
 
     # --- requests -------------------------------------------------------------------------------------------
@@ -121,8 +122,8 @@ class Admission:
                 self._dispatch.run(now, effects)
             return effects
         if verdict.victim is not None:
-            self._displace(verdict.victim, now, effects)
-        if verdict.over_bytes and not self._make_room(request, tenant, now, effects):
+            self._dispatch.displace(verdict.victim, now, effects)
+        if verdict.over_bytes and not self._dispatch.make_room(request, tenant, now, effects):
             self._refuse(request, "queue_bytes_full", model, tenant, now, effects)
             self._dispatch.run(now, effects)
             return effects
@@ -183,7 +184,7 @@ class Admission:
         state.books.ended[outcome.kind] += 1
         state.models[request.model].speed.completed(now)
         if outcome.cause == OK:
-            self._proved(lease, now)
+            self._upkeep.proved(lease, now)
         self._dispatch.run(now, effects)
         return effects
 
@@ -230,7 +231,7 @@ class Admission:
         """The backend produced content for `lease`: proof for its believed capacity (contract B6)."""
         effects = self._tick(now)
         if lease.state is LeaseState.RUNNING:
-            self._proved(lease, now)
+            self._upkeep.proved(lease, now)
             self._dispatch.run(now, effects)
         return effects
 
@@ -281,7 +282,7 @@ class Admission:
             request.tenant, lease._flow.tenant
         )  # idle since, it may be forgotten
         dispatch.enter(request, model, tenant, now)
-        self._changed(backend, now)
+        self._upkeep.changed(backend, now)
         if full and request._expires_at > now:
             # Every backend of its model has sent it back: it may be the request and not the capacity. The next probes
             # belong to others, which prove the capacity again if it is there (G4).
@@ -299,16 +300,7 @@ class Admission:
     def report(self, backend_name: str, ok: bool, now: float) -> list[Effect]:
         """The result of an attempt, for the breaker. Aborts by callers, 4xx and "full" are no results."""
         effects = self._tick(now)
-        backend = self._state.backends[backend_name]
-        breaker = backend.breaker
-        before = breaker.state
-        if breaker.record(ok, now):
-            if self._is_spared(backend):
-                breaker.close()  # never a model's last backend: what failed is counted anew
-            else:
-                breaker.open(now)
-        if breaker.state is not before:
-            self._changed(backend, now)
+        self._upkeep.report(self._state.backends[backend_name], ok, now)
         self._dispatch.run(now, effects)
         return effects
 
@@ -319,7 +311,7 @@ class Admission:
         effects = self._tick(now)
         backend = self._state.backends[backend_name]
         backend.resize(slots)
-        self._present_changed(backend, now)
+        self._upkeep.presence_changed(backend, now)
         self._dispatch.run(now, effects)
         return effects
 
@@ -328,7 +320,7 @@ class Admission:
         effects = self._tick(now)
         backend = self._state.backends[backend_name]
         backend.up = up
-        self._present_changed(backend, now)
+        self._upkeep.presence_changed(backend, now)
         self._dispatch.run(now, effects)
         return effects
 
@@ -337,7 +329,7 @@ class Admission:
         effects = self._tick(now)
         backend = self._state.backends[backend_name]
         backend.cordoned = on
-        self._present_changed(backend, now)
+        self._upkeep.presence_changed(backend, now)
         self._dispatch.run(now, effects)
         return effects
 
@@ -369,9 +361,7 @@ class Admission:
             self._dispatch.ring(now)
             self._dispatch.run(now, effects)
         if now >= self._state.next_change_at:
-            for backend in list(self._state.timed):
-                if backend.elapse(now):
-                    self._changed(backend, now)
+            self._upkeep.elapse(now)
             self._dispatch.run(now, effects)
         return effects
 
@@ -426,54 +416,3 @@ class Admission:
         if request.state is RequestState.WAITING:
             effects.insert(at, Queued(request))
         return effects
-
-    def _displace(self, victim: Request, now: float, effects: list[Effect]) -> None:
-        place = victim._place
-        assert place is not None  # noqa: S101 - every waiter has one
-        outcome = Outcome(Phase.BEFORE_HEADERS, "displaced")
-        self._dispatch.withdraw(victim, outcome, now, refund=True)
-        model = self._state.models[victim.model]
-        effects.append(Displaced(victim, refuse("displaced", model, place.tenant, now)))
-
-    def _make_room(self, request: Request, tenant: Tenant, now: float, effects: list[Effect]) -> bool:
-        """Displace until the bytes of `request` fit; it is within its tenant's share of them."""
-        state = self._state
-        while state.books.waiting_bytes + request.size_bytes > state.limits.max_waiting_bytes:
-            victim = next_to_give_bytes(state, tenant)
-            if victim is None:
-                return False
-            self._displace(victim, now, effects)
-        return True
-
-    def _proved(self, lease: Lease, now: float) -> None:
-        if lease.backend.proved(lease):
-            self._changed(lease.backend, now)
-
-    def _changed(self, backend: Backend, now: float) -> None:
-        """After any change of what `backend` can take."""
-        backend.refresh()
-        self._state.schedule(backend)
-        self._dispatch.recheck(backend, now)
-        self._dispatch.mark(self._state.pool_of[backend])
-
-    def _present_changed(self, backend: Backend, now: float) -> None:
-        """A backend came, went or changed size: a model left without a closed breaker gets one back."""
-        self._changed(backend, now)
-        for model in self._state.models_of[backend]:
-            others = model.route.backends
-            if any(other.usable and other.breaker.state is BreakerState.CLOSED for other in others):
-                continue
-            for other in others:
-                if other.present and other.breaker.state is not BreakerState.CLOSED:
-                    other.breaker.close()
-                    self._changed(other, now)
-
-    def _is_spared(self, backend: Backend) -> bool:
-        """Whether opening its breaker would leave a model without a usable backend whose breaker is closed."""
-        return any(
-            not any(
-                other is not backend and other.usable and other.breaker.state is BreakerState.CLOSED
-                for other in model.route.backends
-            )
-            for model in self._state.models_of[backend]
-        )

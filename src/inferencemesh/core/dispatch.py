@@ -11,80 +11,27 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 from inferencemesh.core.breaker import BreakerState
-from inferencemesh.core.effects import Effect, Expired, Granted
-from inferencemesh.core.fairqueue import Flow, Need
+from inferencemesh.core.effects import Displaced, Effect, Expired, Granted
+from inferencemesh.core.entrance import next_to_give_bytes
+from inferencemesh.core.flow import Need
+from inferencemesh.core.moves import Moves
 from inferencemesh.core.outcome import Outcome, Phase
 from inferencemesh.core.pool import Collecting, Pool
 from inferencemesh.core.refusal import refuse
-from inferencemesh.core.request import Lease, LeaseState, Request, RequestState
+from inferencemesh.core.request import Request, RequestState
 from inferencemesh.core.served import Served
 from inferencemesh.core.slots import Backend
-from inferencemesh.core.state import State
 from inferencemesh.core.tenant import Tenant
 
 COLLECT_S = 1.0  # the least time that a wide waiter may keep slots from others
 
 
-class Dispatch:
-    """The steps on the state. After each public call of admission no pool is left marked."""
+class Dispatch(Moves):
+    """The moves, and the loop. After each public call of admission no pool is left marked."""
 
-    __slots__ = ("_dirty", "state")
+    __slots__ = ()
 
-    def __init__(self, state: State) -> None:
-        self.state = state
-        self._dirty: list[Pool] = []
-
-    # --- places ---------------------------------------------------------------------------------------------
-
-    def enter(self, request: Request, model: Served, tenant: Tenant, now: float) -> None:
-        """Give `request` a place in its line and in the fair line of its pool."""
-        state = self.state
-        books = state.books
-        request.state = RequestState.WAITING
-        request._queued_at = now
-        request._expires_at = min(request.deadline_at, now + request._wait_left_s)
-        model.line.enter(request, tenant)
-        tenant.waiting += 1
-        books.waiting += 1
-        size = request.size_bytes
-        books.waiting_bytes += size
-        if request._exempt:
-            books.exempt_bytes += size
-        else:
-            state.places.add(tenant, 1)
-            if size:
-                state.bytes.add(tenant, size)
-        state.expiries.add(request, books.waiting)
-        model.pool.queue.add(request, model, tenant)
-        if not model.speed.waiting:
-            model.speed.line(True, now)
-        self._come_first(request, tenant)
-
-    def _leave_line(self, request: Request, model: Served, now: float) -> None:
-        """Take the place back; the fair line is the caller's business."""
-        state = self.state
-        books = state.books
-        place = request._place
-        assert place is not None  # noqa: S101 - every waiter has one
-        tenant = place.tenant
-        model.line.leave(request)
-        tenant.waiting -= 1
-        books.waiting -= 1
-        size = request.size_bytes
-        books.waiting_bytes -= size
-        if request._exempt:
-            books.exempt_bytes -= size
-        else:
-            state.places.remove(tenant, 1)
-            if size:
-                state.bytes.remove(tenant, size)
-        state.expiries.compact(books.waiting)
-        waited = now - request._queued_at
-        if waited > 0:
-            request.waited_s += waited
-            request._wait_left_s -= waited
-        if not model.line.count:
-            model.speed.line(False, now)
+    # --- leaving --------------------------------------------------------------------------------------------
 
     def withdraw(self, request: Request, outcome: Outcome, now: float, *, refund: bool) -> None:
         """A waiter is gone for good: settle it. What it had collected goes to others with the next `run`.
@@ -121,102 +68,23 @@ class Dispatch:
         if state.limits.max_running is not None:
             self.mark(pool)  # it may have been the one whose width all others waited for
 
-    # --- slots ----------------------------------------------------------------------------------------------
+    def displace(self, victim: Request, now: float, effects: list[Effect]) -> None:
+        """`victim` gives its place to a tenant that has less than its share (contract D8)."""
+        place = victim._place
+        assert place is not None  # noqa: S101 - every waiter has one
+        self.withdraw(victim, Outcome(Phase.BEFORE_HEADERS, "displaced"), now, refund=True)
+        model = self.state.models[victim.model]
+        effects.append(Displaced(victim, refuse("displaced", model, place.tenant, now)))
 
-    def grant_at_once(
-        self, request: Request, model: Served, tenant: Tenant, backend: Backend, now: float
-    ) -> Lease:
-        """Grant a request that has no place, nobody eligible being before it."""
-        queue = model.pool.queue
-        flow = queue.flow(tenant)
-        key = queue.start(flow, model, request.width)
-        charged = self.state.charge.at_dispatch(request)
-        queue.hold(flow)  # before the charge: what is idle may be forgotten by it
-        queue.charge(flow, charged, key)
-        return self._lease(request, model, flow, backend, charged, now)
-
-    def _lease(
-        self, request: Request, model: Served, flow: Flow, backend: Backend, charged: float, now: float
-    ) -> Lease:
-        books = self.state.books
-        width = request.width
-        lease = Lease(request, backend, width, now, flow)
-        lease._charged = charged
-        backend.take(lease)
-        model.route.chosen(backend)
-        tenant = flow.tenant
-        tenant.running += width
-        books.held += width
-        books.grants += 1
-        books.running += 1
-        model.speed.busy(width, now)
-        request.attempts += 1
-        request.lease = lease
-        request.state = RequestState.RUNNING
-        if tenant.max_running is not None and tenant.held >= tenant.max_running:
-            self._park(tenant, None)
-        return lease
-
-    def drain(self, lease: Lease, now: float) -> None:
-        """RUNNING to DRAINING: frees nothing."""
-        lease.backend.drain(lease, now)
-        tenant = lease._flow.tenant
-        tenant.running -= lease.width
-        tenant.draining += lease.width
-        if lease.backend.breaker.state is BreakerState.HALF_OPEN:
-            self.mark(self.state.pool_of[lease.backend])  # a half-open trial may have made way for the next
-
-    def free(self, lease: Lease, now: float) -> None:
-        """Give the slots back, to the backend that was captured at the grant."""
+    def make_room(self, request: Request, tenant: Tenant, now: float, effects: list[Effect]) -> bool:
+        """Displace until the bytes of `request` fit; it is within its tenant's share of them."""
         state = self.state
-        flow = lease._flow
-        tenant = flow.tenant
-        width = lease.width
-        if lease.state is LeaseState.RUNNING:
-            tenant.running -= width
-        else:
-            tenant.draining -= width
-        lease.backend.free(lease)
-        state.books.held -= width
-        state.books.settled += 1
-        state.models[lease.request.model].speed.busy(-width, now)
-        queue = flow.queue
-        if state.charge.corrects:
-            amount = state.charge.at_end(lease, lease._charged, now)
-            lease._charged += amount
-            queue.correct(flow, amount)
-        queue.unhold(flow)
-        if tenant.parked:
-            self._unpark(tenant)
-        self.mark(state.pool_of[lease.backend])
-
-    # --- eligibility ----------------------------------------------------------------------------------------
-
-    def _park(self, tenant: Tenant, head: Request | None) -> None:
-        tenant.parked = True
-        tenant.parked_for = head
-        for queue, flow in tenant.flows.items():
-            if flow.waiting:
-                queue.park(flow)
-
-    def _unpark(self, tenant: Tenant) -> None:
-        """Let the tenant back into its fair lines, if its limit leaves what its head needs."""
-        head = tenant.parked_for
-        if not tenant.room_for(1 if head is None else head.width):
-            return
-        tenant.parked = False
-        tenant.parked_for = None
-        for queue, flow in tenant.flows.items():
-            if flow.waiting:
-                queue.unpark(flow)
-                self.mark(self.state.pool_with[queue])
-
-    def _come_first(self, request: Request, tenant: Tenant) -> None:
-        """A tenant waits for room for its head. One that stands before that now may need less, and is looked at."""
-        first = tenant.parked_for
-        if first is not None and (request._order, request._seq) < (first._order, first._seq):
-            tenant.parked_for = None
-            self._unpark(tenant)
+        while state.books.waiting_bytes + request.size_bytes > state.limits.max_waiting_bytes:
+            victim = next_to_give_bytes(state, tenant)
+            if victim is None:
+                return False
+            self.displace(victim, now, effects)
+        return True
 
     # --- collecting -----------------------------------------------------------------------------------------
 
@@ -353,12 +221,6 @@ class Dispatch:
         effects.append(Expired(request, refusal))
 
     # --- the loop -------------------------------------------------------------------------------------------
-
-    def mark(self, pool: Pool) -> None:
-        """Something of `pool` may have become grantable."""
-        if not pool.dirty and (pool.queue.waiting or pool.collecting):
-            pool.dirty = True
-            self._dirty.append(pool)
 
     def held_back(self, pool: Pool) -> bool:
         """Whether somebody's turn has come who only waits for the bound over all backends."""

@@ -23,105 +23,17 @@ not behind what they have been waiting for.
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
+from inferencemesh.core.flow import Entry, Flow, Lane, Need
 from inferencemesh.core.tenant import Tenant
 
 if TYPE_CHECKING:
     from inferencemesh.core.request import Request
     from inferencemesh.core.served import Served
-    from inferencemesh.core.slots import Backend
 
 _MAX_RESTING = 10_000  # idle tenants whose last charges are still remembered
-
-
-class Need:
-    """What some waiters of a pool need: `width` slots on one backend of `model`, better none of `avoid`."""
-
-    __slots__ = ("avoid", "backend", "eligible", "fits", "heap", "lanes", "model", "width")
-
-    def __init__(self, model: Served, width: int, avoid: frozenset[str]) -> None:
-        self.model = model
-        self.width = width
-        self.avoid = avoid
-        self.lanes = 0  # tenants that wait with it, parked ones included
-        self.eligible = 0  # those that stand in the heap
-        self.heap: list[Entry] = []
-        self.backend: Backend | None = None  # what the present decision found for it
-        self.fits = False
-
-    def top(self) -> Entry | None:
-        """Return the entry of the eligible tenant with the least virtual service, corrected; None if none is."""
-        heap = self.heap
-        while heap:
-            entry = heap[0]
-            lane = entry[2]
-            if lane.entry is not entry:
-                heappop(heap)
-                continue
-            key = lane.flow.service + lane.offset
-            number = lane.head()._seq
-            if key == entry[0] and number == entry[1]:
-                return entry
-            lane.entry = entry = (key, number, lane)
-            heapreplace(heap, entry)
-        return None
-
-    def push(self, entry: Entry) -> None:
-        """Enter a lane's new key."""
-        heap = self.heap
-        if len(heap) > 2 * self.eligible + 32:
-            heap[:] = [kept for kept in heap if kept[2].entry is kept]
-            heapify(heap)
-        heappush(heap, entry)
-
-
-class Lane:
-    """One tenant's waiters of one need, in its own order."""
-
-    __slots__ = ("entry", "flow", "heap", "live", "need", "offset")
-
-    def __init__(self, flow: Flow, need: Need) -> None:
-        self.flow = flow
-        self.need = need
-        self.heap: list[tuple[float, int, Request]] = []
-        self.live = 0
-        self.offset = 0  # added to the flow's virtual service: 0 but where a model lags behind V
-        self.entry: Entry | None = None  # its valid entry in the need's heap; None while parked or empty
-
-    def __lt__(self, other: Lane) -> bool:
-        return False  # entries that tie are the same lane's, one of them stale
-
-    def head(self) -> Request:
-        """Return the first waiter; there must be one."""
-        heap = self.heap
-        while heap[0][2]._lane is not self:
-            heappop(heap)
-        return heap[0][2]
-
-
-Entry = tuple[int, int, Lane]
-
-
-class Flow:
-    """One tenant in one pool."""
-
-    __slots__ = ("held", "lanes", "queue", "resting", "service", "tenant", "waiting")
-
-    def __init__(self, queue: FairQueue, tenant: Tenant, service: int) -> None:
-        self.queue = queue
-        self.tenant = tenant
-        self.service = service  # virtual: charges / weight, in billionths
-        self.lanes: dict[Need, Lane] = {}
-        self.waiting = 0  # in the fair line: collecting waiters have been pulled out of it
-        self.held = 0  # leases and collecting waiters
-        self.resting = False  # has an entry among the idle
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing of it waits or is held here."""
-        return not (self.waiting or self.held)
 
 
 class FairQueue:

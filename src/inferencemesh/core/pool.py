@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from inferencemesh.core.fairqueue import FairQueue, Flow
+from inferencemesh.core.fairqueue import FairQueue
+from inferencemesh.core.flow import Flow
 from inferencemesh.core.model import ModelSpec
 from inferencemesh.core.request import Request
 from inferencemesh.core.slots import Backend

@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from inferencemesh.core.fairqueue import Flow, Lane
+    from inferencemesh.core.flow import Flow, Lane
     from inferencemesh.core.line import TenantLine
     from inferencemesh.core.outcome import Outcome
     from inferencemesh.core.slots import Backend

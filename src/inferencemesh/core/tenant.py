@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from inferencemesh.core.model import TenantSpec
 
 if TYPE_CHECKING:
-    from inferencemesh.core.fairqueue import FairQueue, Flow
+    from inferencemesh.core.fairqueue import FairQueue
+    from inferencemesh.core.flow import Flow
     from inferencemesh.core.line import TenantLine
     from inferencemesh.core.request import Request
 
