@@ -366,3 +366,31 @@ def test_closing_the_pool_ends_what_is_under_way(factory):
             assert sink.lost is not None
 
     run(main(), factory)
+
+
+@both_loops
+def test_a_server_that_closes_what_it_kept_is_asked_on_new_connections(factory):
+    """Without saying so in its answer: after the first such race no connection is used twice for a while."""
+
+    async def main():
+        pool = ConnectionPool("http://127.0.0.1:9", connect_timeout_s=1.0)
+        closer = await asyncio.start_server(_answer_and_close, "127.0.0.1", 0)
+        pool.port = closer.sockets[0].getsockname()[1]
+        for _ in range(3):
+            conn = await pool.acquire()
+            sink = Sink()
+            conn.request(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", sink)
+            await until(lambda sink=sink: sink.over)
+            await until(lambda: pool.idle == 0)
+        assert pool.opened == 3
+        await pool.close()
+        closer.close()
+        await closer.wait_closed()
+
+    run(main(), factory)
+
+
+async def _answer_and_close(reader, writer):
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+    writer.close()

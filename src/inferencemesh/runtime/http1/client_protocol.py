@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 _RESET = (ConnectionResetError, ConnectionAbortedError)
 
 
+EARLY_S = 0.5  # a server that keeps connections at all keeps them for longer
+
+
 class ClientProtocol(ClientChannel):
     """See the module. Owned by the pool; users hold a `ClientConnection`."""
 
@@ -78,6 +81,8 @@ class ClientProtocol(ClientChannel):
     def eof_received(self) -> bool | None:
         """The peer has closed its side: the end of the body where nothing else delimits it (contract C3)."""
         self.peer_closed = True
+        if self._state == IDLE and self.user is None and self._loop.time() - self.idle_at < EARLY_S:
+            self._pool.distrust(self)
         if self._state == ACTIVE:
             if self._head_done and not self._delimited:
                 self._keep = False
@@ -222,6 +227,8 @@ class ClientProtocol(ClientChannel):
     def _end_by_peer(self, message: str, *, clean: bool, unread: bool = False) -> None:
         sink, self._sink = self._sink, None
         self._state = CLOSED
+        if self.reused and not self.bytes_in:
+            self._pool.distrust(self)
         if sink is not None:
             lost = UpstreamLost(
                 "upstream_reset",

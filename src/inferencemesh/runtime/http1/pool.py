@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from inferencemesh.runtime.http1.client_connection import ClientConnection
-from inferencemesh.runtime.http1.client_protocol import ClientProtocol
+from inferencemesh.runtime.http1.client_protocol import EARLY_S, ClientProtocol
 from inferencemesh.runtime.http1.sockets import tune
 
 
@@ -24,6 +24,9 @@ class ConnectError(OSError):
     def __init__(self, message: str, *, timed_out: bool = False) -> None:
         super().__init__(message)
         self.timed_out = timed_out
+
+
+WARY_S = 60.0
 
 
 class ConnectionPool:
@@ -57,6 +60,7 @@ class ConnectionPool:
         self._idle: list[ClientProtocol] = []  # the last used at the end
         self._all: set[ClientProtocol] = set()
         self._closed = False
+        self._wary_until = 0.0  # until then connections are used once
         self._emptied: asyncio.Future[None] | None = None
 
     @property
@@ -92,6 +96,8 @@ class ConnectionPool:
             protocol = idle.pop()
             if now - protocol.idle_at < self._idle_s and protocol.alive(now):
                 return self._handle(protocol, reused=True)
+            if now - protocol.idle_at < EARLY_S:
+                self.distrust(protocol)
             protocol.abort()
         return None
 
@@ -170,11 +176,23 @@ class ConnectionPool:
         user, protocol.user = protocol.user, None
         if user is not None:
             user.detach(protocol.bytes_in)
-        if self._closed or len(self._idle) >= self._max_idle:
+        now = protocol.idle_at = protocol.now()
+        if self._closed or len(self._idle) >= self._max_idle or now < self._wary_until:
             protocol.abort()
             return
-        protocol.idle_at = protocol.now()
         self._idle.append(protocol)
+
+    def distrust(self, protocol: ClientProtocol) -> None:
+        """The server has closed a kept connection that was hardly idle, or closed one while a request was sent on it.
+
+        Each such race costs a request, which may not be sent again; so for a while connections are used once.
+        """
+        now = protocol.now()
+        if protocol.reused or now - protocol.idle_at < EARLY_S:
+            self._wary_until = now + WARY_S
+            for idle in list(self._idle):
+                if idle is not protocol:
+                    idle.abort()
 
     def unusable(self, protocol: ClientProtocol) -> None:
         """A connection that must not be handed out."""
