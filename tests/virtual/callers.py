@@ -291,9 +291,8 @@ class Caller:
         words.append(f"interval={rng.choice((0, 0, 1, 20, 150))}ms")
         if rng.random() < 0.15:
             words.append(f"bytes={rng.choice((500, 20_000))}")
-        for flag in ("split", "crlf", "comments", "early_role", "jitter=50ms"):
-            if rng.random() < 0.1:
-                words.append(flag)
+        flags = ("split", "crlf", "comments", "early_role", "jitter=50ms")
+        words.extend(flag for flag in flags if rng.random() < 0.1)
         draw = rng.random()
         if draw < 0.45:
             words.append(rng.choice(FAULTS))
@@ -329,7 +328,12 @@ def judge(world: World, asked: Asked, *, cut_on_failure: bool) -> str:
     refused = world.history.refused.get(asked.id, [])
     assert len(ended) + len(refused) <= 1, f"{asked}: ended {ended}, refused {refused}"
     got = asked.response
-    if got is not None and got.status == 200 and asked.stream and got.headers.get("content-type", "").startswith("text/"):
+    if (
+        got is not None
+        and got.status == 200
+        and asked.stream
+        and got.headers.get("content-type", "").startswith("text/")
+    ):
         _check_stream(world, asked, got, ended[0] if ended else None, cut_on_failure=cut_on_failure)
     if not ended:
         if asked.whole and asked.stayed and got is not None and got.complete:

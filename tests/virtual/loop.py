@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
-class Deadlock(Exception):  # noqa: N818 - what it is, not what went wrong with it
+class Deadlock(Exception):
     """Nothing is ready and no timer is set: the tasks named in it wait for ever."""
 
 
@@ -89,10 +89,9 @@ def run(loop: VirtualLoop, main: Coroutine[Any, Any, Result]) -> Result:
         return result
     finally:
         loop.each_turn = lambda: None
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        if left:
-            loop._max_turns = loop.turns + 10_000
+        loop._max_turns = loop.turns + 10_000
+        while left := asyncio.all_tasks(loop):  # after a failure; what ends may begin something else
+            for task in left:
+                task.cancel()
             loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         loop.close()

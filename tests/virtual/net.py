@@ -198,9 +198,7 @@ class Socket:
         """Something is under way to us; it arrives in order."""
         loop = self.net.loop
         self._wire.append(item)
-        self._due_at = max(
-            self._due_at, loop.time() + self.net.rng.uniform(0, self.net.weather.latency_s)
-        )
+        self._due_at = max(self._due_at, loop.time() + self.net.rng.uniform(0, self.net.weather.latency_s))
         loop.call_at(self._due_at, self._arrive)
 
     def _arrive(self) -> None:
@@ -224,6 +222,8 @@ class Socket:
                 self.inbox.clear()
         if self.transport is not None:
             self.transport.readable()
+            if self.rst:
+                self.transport.writable()  # who waits for room learns of it by the failing send
 
     def _writable(self) -> None:
         if self.transport is not None and not self.closed:

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from inferencemesh.core.effects import Effect
 from inferencemesh.sim.server import SimServer
 from tests.virtual.callers import Caller, judge
 from tests.virtual.loop import VirtualLoop, run
@@ -103,6 +104,11 @@ def drawn_weather(rng: random.Random) -> Weather:
 async def trouble(made: World, rng: random.Random) -> None:
     """What goes wrong around the callers, for as long as there are any."""
     gateway, names = made.gateway, list(made.sims)
+
+    def operate(effects: list[Effect]) -> None:
+        gateway.gate._apply(effects)
+        gateway.gate._arm()
+
     while True:
         await asyncio.sleep(rng.uniform(0.1, 4.0))
         name = rng.choice(names)
@@ -116,14 +122,15 @@ async def trouble(made: World, rng: random.Random) -> None:
         elif draw < 0.5:
             slots = rng.choice((0, 1, 2, 3, 4, 5))
             made.history.note(f"resize {name} {slots}")
-            gateway.gate._apply(gateway.admission.resize(name, slots, made.loop.time()))
+            operate(gateway.admission.resize(name, slots, made.loop.time()))
         elif draw < 0.6:
             made.history.note(f"cordon {name}")
-            gateway.gate._apply(gateway.admission.cordon(name, True, made.loop.time()))
+            operate(gateway.admission.cordon(name, True, made.loop.time()))
             await asyncio.sleep(rng.uniform(0.0, 1.0))
-            gateway.gate._apply(gateway.admission.cordon(name, False, made.loop.time()))
-        elif draw < 0.7 and gateway.mesh.backends[0].drain.policy != "grace":
-            # A frozen engine stops nothing: only its own word or the longest time may free what drains there.
+            operate(gateway.admission.cordon(name, False, made.loop.time()))
+        elif draw < 0.7:
+            # A frozen engine does not stop, and neither its peer's close nor any time says that it has.
+            made.frozen.add(name)
             made.sims[name].engine.clock.pause()
             await asyncio.sleep(rng.uniform(0.0, 2.0))
             made.sims[name].engine.clock.resume()

@@ -80,6 +80,7 @@ class World:
         self.net = net
         self.sims: dict[str, SimServer] = {}
         self.bugs: list[str] = []
+        self.frozen: set[str] = set()  # engines that stood still, until they have caught up
         self.gateway: Gateway
         self.checked = 0
 
@@ -90,7 +91,7 @@ class World:
         gateway = self.gateway
         gateway.admission.check()
         self.checked += 1
-        running = {name: 0 for name in self.sims}
+        running = dict.fromkeys(self.sims, 0)
         draining = dict(running)
         alive: list[Request] = []
         for exchange in gateway.live:
@@ -114,7 +115,11 @@ class World:
             # ... and the backend works on nothing that is not in the books (A1).
             jobs = sum(job.width for job in self.sims[name].engine._jobs)
             held = running[name] + draining[name]
-            assert jobs <= held, f"{name} works on {jobs}, and {held} are held"
+            if jobs <= held:
+                if not self.sims[name].engine.clock.paused:
+                    self.frozen.discard(name)
+            else:
+                assert name in self.frozen, f"{name} works on {jobs}, and {held} are held"
         totals = snapshot.totals
         assert totals.waiting + totals.running <= len(alive), "somebody is in the books whom nobody serves"
         assert gateway.budget.used <= gateway.budget.limit
@@ -187,7 +192,7 @@ def seams(net: Network) -> Any:
     with (
         mock.patch.object(server, "_bind", bind),
         mock.patch.object(ConnectionPool, "_open_socket", open_socket),
-        mock.patch.object(heads, "_common_fields", lambda: b"date: now\r\nserver: inferencemesh\r\n"),
+        mock.patch.object(heads, "_common_fields", return_value=b"date: now\r\nserver: inferencemesh\r\n"),
         mock.patch.object(Cutter, "_unacknowledged", unacknowledged),
     ):
         yield
