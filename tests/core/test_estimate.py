@@ -36,6 +36,14 @@ def test_the_mean_of_what_was_measured() -> None:
     assert speed.at_best_per_s(8) == pytest.approx(4.0, rel=0.05)
 
 
+def test_long_first_streams_raise_it_no_faster_than_they_last() -> None:
+    speed = Speed()
+    speed.busy(8, 0.0)
+    for at in (5.0, 10.0, 30.0, 60.0):
+        speed.busy(0, at)
+        assert speed.service_s() <= max(PRIOR_S, at)
+
+
 def test_slots_count_by_width() -> None:
     speed = Speed()
     at = 0.0

@@ -105,7 +105,10 @@ class Speed:
     def service_s(self) -> float:
         """Mean slot-seconds of one request. The prior counts as a few completions until enough is known."""
         if self.completions < KNOWN or self._long_done <= 0:
-            return (self._long_busy + PRIOR_WEIGHT * PRIOR_S) / (self._long_done + PRIOR_WEIGHT)
+            known = self._long_busy + PRIOR_WEIGHT * PRIOR_S
+            seen = self._long_done + PRIOR_WEIGHT
+            # Streams that still run add to what was busy and not to what has ended: no more than they have lasted.
+            return min(known / seen, max(PRIOR_S, known / (seen + self._slots)))
         mean = self._long_busy / self._long_done
         return max(1e-3, (self._busy + _STEADY * mean) / (self._done + _STEADY))
 
