@@ -66,7 +66,6 @@ class Gate:
             raise refusal
         if request.state is RequestState.WAITING:
             self._waiting[request] = self._loop.create_future()
-            self._arm()
 
     async def granted(self, request: Request) -> Lease:
         """Wait for the grant of a request that `offer` or `requeue` took in.
@@ -119,7 +118,6 @@ class Gate:
         self._apply(
             self.admission.requeue(lease, self._clock(), full=full, avoid=avoid, not_before_s=not_before_s)
         )
-        self._arm()
 
     def settle(self, request: Request, outcome: Outcome) -> None:
         """Book the one outcome (B2). A waiter leaves the line; one that lost its place is settled already."""
@@ -140,9 +138,8 @@ class Gate:
         self._apply(self.admission.started(lease, self._clock()))
 
     def report(self, backend: str, *, ok: bool) -> None:
-        """An attempt's result, for the breaker. One that opens it makes an instant at which waiters may go on."""
+        """An attempt's result, for the breaker."""
         self._apply(self.admission.report(backend, ok, self._clock()))
-        self._arm()
 
     def set_up(self, backend: str, *, up: bool) -> None:
         """A probe's verdict."""
@@ -155,6 +152,7 @@ class Gate:
     # --- inside ---------------------------------------------------------------------------------------------
 
     def _apply(self, effects: Iterable[Effect]) -> None:
+        """Hand on what a call brought. Any call may have made an instant at which waiters can go on."""
         for effect in effects:
             if isinstance(effect, Granted):
                 request = effect.request
@@ -172,6 +170,7 @@ class Gate:
                 future = self._waiting.get(request)
                 if future is not None and not future.done():
                     future.set_exception(error)
+        self._arm()
 
     def _emit(self, event: Event) -> None:
         try:
