@@ -7,7 +7,7 @@ UV := $(shell command -v uv 2>/dev/null)
 STAMP := $(VENV)/.installed-dev
 RUN_STAMP := $(VENV)/.installed
 
-.PHONY: install run test test-all check format lock clean
+.PHONY: install run test test-all prove bench check format lock clean
 
 install: $(STAMP)  ## everything for development, from the lock file
 
@@ -31,6 +31,12 @@ test: $(STAMP)  ## the default suite, under three minutes
 
 test-all: $(STAMP)  ## everything, under ten minutes
 	$(BIN)/python -m pytest -q -n 2 $(ARGS)
+
+prove: $(STAMP)  ## the deep, long runs of the random and exhaustive tests
+	PROVE=1 $(BIN)/python -m pytest -q -n 2 --timeout 1800 tests/core tests/prove tests/virtual tests/storm $(ARGS)
+
+bench: $(STAMP)  ## beside nginx, HAProxy and Envoy, those that are installed (bench/README.md)
+	$(BIN)/python -m bench.run $(ARGS)
 
 check: $(STAMP)  ## format, lint, types
 	$(BIN)/ruff format --check .

@@ -36,7 +36,8 @@ def longest_gap(done: list[float], since: float, until_at: float) -> float:
 
 async def beside(running, odd) -> tuple[float, int]:
     """Run `odd` for a while beside six callers; the longest time without a completion, and the completions."""
-    stop, done = asyncio.Event(), []
+    stop = asyncio.Event()
+    done: list[float] = []
     callers = [asyncio.create_task(closed_loop(running.port, stop, done)) for _ in range(6)]
     await until(lambda: running.state()["totals"]["completed"] >= 30)
     began = time.monotonic()
