@@ -195,13 +195,11 @@ class Exchange:
         self._account(attempt, Result())
         if not attempt.ended:
             await attempt.backend_end(self._settings.cleanup_s)
-        if responder.unsent_bytes():
+        if responder.unsent_bytes() or responder.departed:
             attempt.forget_body()
             try:
                 await responder.flushed()
             except ConnectionError:
-                # Cut off, or left, before it had taken everything: that is not complete.
-                self.phase = Phase.AFTER_CONTENT
                 return self._cancel_cause()
         return OK
 
@@ -321,8 +319,13 @@ class Exchange:
             self.attempt.resume()
 
     def _cancel_cause(self) -> str:
-        if self.responder.departed:
-            return SEND_TIMEOUT if self.responder.departure == SEND_TIMEOUT else CLIENT_GONE
+        responder = self.responder
+        if responder.departed:
+            # Left, or cut off, before it had taken everything: that is not complete.
+            self.phase = Phase.AFTER_CONTENT if self.phase is Phase.COMPLETE else self.phase
+            return responder.departure if responder.departure in (SEND_TIMEOUT, SHUTDOWN) else CLIENT_GONE
+        if self.phase is Phase.COMPLETE:
+            return OK  # the caller has it all; only the backend's own end was still waited for
         return self._forced[1] if self._forced is not None else SHUTDOWN
 
     # --- the caller's side (attempt.Outlet) ------------------------------------------------------------------
