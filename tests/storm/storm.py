@@ -231,9 +231,9 @@ def agree(drawn: list[Plan], got: dict[str, Got], lines: list[dict[str, Any]], s
         records = heard.get(plan.model, [])
         assert len(said) <= 1, said
         assert len(records) <= 1, records
-        line: dict[str, Any] | None = said[0] if said else None
-        heard_of: dict[str, Any] | None = records[0] if records else None
-        fates[fate(plan, got[plan.model], line, heard_of, to_wall_s)] += 1
+        told = said[0] if said else None
+        known = records[0] if records else None
+        fates[fate(plan, got[plan.model], told, known, to_wall_s)] += 1
     assert sum(map(len, heard.values())) == state["received"]
     return fates
 
