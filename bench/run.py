@@ -97,6 +97,8 @@ def main(
     check: bool,
 ) -> None:
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=120)  # into a file: room for every column
     kinds = _present(_names(peers, PEERS, "peer"), console)
     chosen = [SCENARIOS[name] for name in _names(scenarios, SCENARIOS, "scenario")]
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

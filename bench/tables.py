@@ -34,9 +34,9 @@ def tables(result: dict[str, Any]) -> list[Table]:
 
 def _grid(title: str, columns: list[str]) -> Table:
     table = Table(title=title)
-    table.add_column("")
+    table.add_column("", min_width=22)
     for column in columns:
-        table.add_column(column, justify="right", no_wrap=True)
+        table.add_column(column, justify="right")
     return table
 
 
