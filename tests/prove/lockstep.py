@@ -5,31 +5,30 @@ from __future__ import annotations
 from collections import defaultdict
 
 from inferencemesh.core.request import LeaseState, RequestState
+from tests.prove.invariants import check_all
 from tests.prove.oracle import Oracle
-from tests.prove.steps import Core, Decision, Setting, Step
+from tests.prove.steps import Decision, Setting, Step
+from tests.prove.watch import Watch
 
 
 class DisagreementError(AssertionError):
     """The core and the oracle decided differently."""
 
 
-class Lockstep:
-    """Both of them. `do` makes a step and compares."""
-
-    __slots__ = ("core", "history", "oracle")
+class Lockstep(Watch):
+    """Both of them, and the witness. `do` makes a step, compares, and checks every invariant."""
 
     def __init__(self, setting: Setting) -> None:
-        self.core = Core(setting)
+        super().__init__(setting)
         self.oracle = Oracle(setting)
-        self.history: list[Step] = []
 
     def do(self, step: Step) -> list[Decision]:
-        self.history.append(step)
-        mine = self.core.do(step)
+        mine = super().do(step)
         theirs = self.oracle.do(step, mine)
         if self._by_pool(mine) != self._by_pool(theirs):
             raise DisagreementError(f"core {mine}, oracle {theirs}, after {self.history}")
         self.compare()
+        check_all(self)
         return mine
 
     def _by_pool(self, decisions: list[Decision]) -> tuple[dict[int, list[Decision]], set[Decision]]:
@@ -76,12 +75,8 @@ class Lockstep:
                 if behind != due_behind:
                     raise DisagreementError(f"{name}: F-V core {behind}, oracle {due_behind}, {told}")
 
-    def holds_nothing(self) -> bool:
-        core = self.core
-        return not core.waiting() and not core.open_leases(LeaseState.RUNNING, LeaseState.DRAINING)
-
     def wind_up(self) -> None:
-        """Everybody leaves, one by one, both still agreeing."""
+        """Everybody leaves, one by one, both still agreeing; then nothing is left of anybody (A5)."""
         core = self.core
         while core.waiting() or core.running():
             for name in core.waiting():
@@ -92,4 +87,6 @@ class Lockstep:
                 self.do(("settle", name, False))
         for lease in core.open_leases(LeaseState.DRAINING):
             self.do(("confirm", *lease))
-        assert self.holds_nothing(), self.history
+        assert not core.waiting(), self.history
+        assert not core.open_leases(LeaseState.RUNNING, LeaseState.DRAINING), self.history
+        assert all(view.reserved_for is None for view in self.seen.backends), self.history

@@ -131,7 +131,7 @@ class World:
         self.collectors: list[Wish] = []  # in the order of their turns
         self.numbers = 0
         self.said: list[Decision] = []
-        self.displaced: set[str] = set()
+        self.displaced: list[str] = []  # by the core, in this step, and not yet by us
 
     # --- who waits ------------------------------------------------------------------------------------------
 
@@ -147,15 +147,10 @@ class World:
                 result[wish.user] = result.get(wish.user, 0) + amount(wish)
         return result
 
-    def most(self, amounts: dict[User, int], wish: Wish) -> list[User]:
-        """The tenants with the most by weight; of them those that have had the most service, if that compares."""
+    def most(self, amounts: dict[User, int]) -> list[User]:
+        """The tenants with the most by weight. Who of several is open (the core prefers who had more service)."""
         most = max(amount / user.weight for user, amount in amounts.items())
-        users = [user for user, amount in amounts.items() if amount / user.weight == most]
-        if len(self.virtual) == 1:
-            pool = self.pool[wish.model]
-            served = max(self.lifted(user, pool) for user in users)
-            users = [user for user in users if self.lifted(user, pool) == served]
-        return users
+        return [user for user, amount in amounts.items() if amount / user.weight == most]
 
     def newest(self, user: User, within: str | None) -> Wish:
         mine = [w for w in self.waiters if w.user is user and not w.exempt]
@@ -263,9 +258,9 @@ class World:
         due = limit / _weights(places, user)
         if places.get(user, 0) >= due * user.weight or not places:
             return None
-        victims = [self._victim(wish, rival, places, due, within) for rival in self.most(places, wish)]
+        victims = [self._victim(wish, rival, places, due, within) for rival in self.most(places)]
         if self.displaced:
-            return next((v for v in victims if v is not None and v.name in self.displaced), None)
+            return next((v for v in victims if v is not None and v.name == self.displaced[0]), None)
         return None if None in victims else victims[0]
 
     def _victim(

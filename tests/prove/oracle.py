@@ -38,7 +38,7 @@ class Oracle(World):
         """
         self.said = []
         late = {said[1] for said in core or () if said[0] == "expired"}
-        self.displaced = {said[1] for said in core or () if said[0] == "displaced"}
+        self.displaced = [said[1] for said in core or () if said[0] == "displaced"]
         self.late = {name for name in late if self.wishes[name].deadline <= self.now}
         kind, *arguments = step
         if kind not in ("pass", "close", "cancel"):
@@ -99,8 +99,8 @@ class Oracle(World):
         if victim is not None:
             self._displace(victim)
         while more and self.bytes_waiting() + size > self.limits.max_waiting_bytes:
-            victims = [self.newest(rival, None) for rival in self.most(self.amounts(lambda w: w.size), wish)]
-            self._displace(next((v for v in victims if v.name in self.displaced), victims[0]))
+            victims = [self.newest(rival, None) for rival in self.most(self.amounts(lambda w: w.size))]
+            self._displace(next((v for v in victims if v.name in self.displaced[:1]), victims[0]))
         self._accept(wish)
         self._enter(wish)
         return self._serve_entered(wish)
@@ -282,6 +282,7 @@ class Oracle(World):
 
     def _displace(self, wish: Wish) -> None:
         self._withdraw(wish, refund=True)
+        self.displaced = self.displaced[1:]
         self.said.append(("displaced", wish.name))
 
     def _lapse(self, wish: Wish) -> None:

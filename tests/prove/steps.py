@@ -54,6 +54,9 @@ class Steady(Speed):
     def service_s(self) -> float:
         return SERVICE_S
 
+    def per_s(self, slots: int) -> float:
+        return max(slots, 1) / SERVICE_S
+
 
 def offer(
     name: str,

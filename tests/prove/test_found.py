@@ -62,3 +62,16 @@ def test_a_wide_request_is_not_overtaken_by_its_own_tenant() -> None:
     core.do(offer("r2", "t", width=2))
     assert core.do(offer("r3", "t")) == [("queued", "r3")]
     assert core.do(("release", "r1", 0)) == [("granted", "r2", "b")]
+
+
+def test_a_wide_request_keeps_its_tenant_waiting_after_a_better_class_has_passed() -> None:
+    """That one request passed it does not open the way for those of its own class (A13)."""
+    model = ModelSpec("m", ("b", "small"), max_waiting=50, queue_timeout_s=1e6, refuse_hopeless=False)
+    backends = (BackendSpec("b", 3), BackendSpec("small", 1))
+    core = Core(Setting(backends, (model,), (TenantSpec("t", max_running=2),)))
+    core.do(offer("r1", "t"))
+    core.do(offer("r2", "t", width=2, offset=30.0))  # waits for both slots of its tenant
+    assert core.do(offer("r3", "t")) == [("granted", "r3", "small")]
+    core.do(offer("r4", "u", width=3))  # collects on `b`, so that r2 could not be served there now
+    core.do(("release", "r3", 0))
+    assert core.do(offer("r5", "t", offset=30.0)) == [("queued", "r5")]

@@ -109,7 +109,7 @@ class Moves:
         request.lease = lease
         request.state = RequestState.RUNNING
         if tenant.max_running is not None and tenant.held >= tenant.max_running:
-            self._park(tenant, None)
+            self._park(tenant, tenant.parked_for)
         return lease
 
     def drain(self, lease: Lease, now: float) -> None:
