@@ -354,6 +354,8 @@ def judge(world: World, asked: Asked, *, cut_on_failure: bool) -> str:
     elif end.status is not None and end.status >= 400 and got is not None and got.complete:
         assert got.status == end.status, f"{asked}: {end} {got}"
         assert "error" in json.loads(got.body), got
+    elif got is not None and got.complete and got.status == 200 and not asked.stream:
+        raise AssertionError(f"{asked} has a whole answer: {end}")
     return end.cause
 
 

@@ -219,4 +219,6 @@ async def at_rest(made: World) -> None:
 def test_a_random_run_keeps_its_books(seed: int):
     made = one_run(seed)
     assert made.checked > 100
-    assert len(made.history.ended) > CALLERS / 4
+    stopped = any(line.endswith(" shutdown") for line in made.history.lines)
+    heard = len(made.history.ended) + len(made.history.refused)
+    assert stopped or heard > CALLERS / 2  # who comes after the end is not heard

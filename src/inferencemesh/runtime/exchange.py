@@ -287,6 +287,7 @@ class Exchange:
             if now >= self.request.deadline_at and self.responder.unsent_bytes():
                 # The backend is done and the caller does not take the rest: the one deadline bounds that, too (A7).
                 self._forced = (MeshError("deadline_exceeded", "the deadline passed"), "deadline_exceeded")
+                self.phase = Phase.AFTER_CONTENT
                 self.responder.cut()
             return
         if now >= self.request.deadline_at and self.step is not Step.WAITING:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from inferencemesh.config.schema import Mesh
 
 SWEEP_S = 0.1  # the grain of every time limit
+LAST_ANSWERS_S = 1.0  # how long connections may take to end by themselves when everything is answered
 
 
 class Gateway:
@@ -209,7 +210,8 @@ class Gateway:
 
     async def _close(self, within_s: float) -> None:
         await self.probes.close()
-        await self.http.close(min(1.0, within_s))
+        # What was answered a moment ago may still be on its way: a reset would take it from the caller.
+        await self.http.close(LAST_ANSWERS_S if within_s > 0 else 0.0)
         tasks = [exchange.task for exchange in self.live if exchange.task is not None]
         for task in tasks:
             task.cancel()
