@@ -49,8 +49,9 @@ async def beside(running, odd) -> tuple[float, int]:
 
 
 async def recovers(running) -> bool:
-    """Whether requests that use all slots prove all of them again, one at a time."""
-    for _ in range(40):
+    """Whether requests that use all slots prove all of them again, one at a time, when the back-off (5 s) is over."""
+    until_at = time.monotonic() + 15
+    while time.monotonic() < until_at:
         await asyncio.gather(
             *(ask(running.port, chat("tokens=2 interval=20ms"), key("many")) for _ in range(8))
         )
