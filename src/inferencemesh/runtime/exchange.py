@@ -195,7 +195,7 @@ class Exchange:
         self._account(attempt, Result())
         if not attempt.ended:
             await attempt.backend_end(self._settings.cleanup_s)
-        if responder.unsent_bytes() or responder.departed:
+        if responder.unsent_bytes() or responder.departed or self._forced is not None:
             attempt.forget_body()
             try:
                 await responder.flushed()

@@ -236,17 +236,22 @@ class Channel(asyncio.Protocol, ABC):
     def cut(self, *, reset: bool) -> None:
         """End the connection in the middle of a response; with `reset` so that it cannot look like its end."""
         if reset:
-            sock = self._transport.get_extra_info("socket")
-            if sock is not None:
-                reset_on_close(sock)
+            self._reset()
         self._responder = None
         self._abort()
+
+    def _reset(self) -> None:
+        sock = self._transport.get_extra_info("socket")
+        if sock is not None:
+            reset_on_close(sock)
 
     def _depart(self, reason: str) -> None:
         """The caller is gone, or cut off for `reason`. The app is told once, synchronously (contract B4)."""
         if self._state == CLOSED:
             return
         responder, self._responder = self._responder, None
+        if responder is not None and responder.until_close:
+            self._reset()  # one that is cut off must not take this for the body's end
         self._abort()
         if responder is not None:
             responder.depart(reason)

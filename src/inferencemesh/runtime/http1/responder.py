@@ -42,6 +42,7 @@ class Responder:
         "finished",
         "paused",
         "started",
+        "until_close",
     )
 
     def __init__(self, conn: ServerConnection, request: IncomingRequest) -> None:
@@ -54,6 +55,7 @@ class Responder:
         self._on_resume: Callable[[], None] | None = None
         self._waiters: list[asyncio.Future[None]] | None = None
         self.bytes_out = 0
+        self.until_close = False  # only the end of the connection says where the body ends
         self.close = False  # the connection ends with this response
         self.started = False  # the head was written
         self.finished = False  # the last byte was written
@@ -117,6 +119,7 @@ class Responder:
             self._left = length
         elif self._request.http10:
             mode, framing, close = _UNTIL_CLOSE, b"", True
+            self.until_close = True
         else:
             mode, framing = _CHUNKED, CHUNKED
         head = response_head(status, headers, framing + self._connection_field(close))
@@ -171,10 +174,9 @@ class Responder:
         conn = self._conn
         if self._mode == _GONE or not conn.owns(self):
             return
-        until_close = self._mode == _UNTIL_CLOSE
         self._mode = _GONE
         self.forget()
-        conn.cut(reset=until_close)
+        conn.cut(reset=self.until_close)
         self._wake(ConnectionResetError("the response was cut"))
 
     def unsent_bytes(self) -> int:
