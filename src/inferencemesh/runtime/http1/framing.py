@@ -49,10 +49,16 @@ class _HeadSink:
 
 def parse_head(head: bytes, max_fields: int = 256) -> IncomingRequest:
     """The request that `head` (exactly one head, blank line included) describes; raises `FramingError`."""
+    if head.count(b"\n") != head.count(
+        b"\r\n"
+    ):  # in a request line llhttp takes one for the end of HTTP/0.9's
+        raise FramingError("Lines of the request head must end in CR LF.")
     line = head[: head.find(b"\r\n")].split(b" ")
     if len(line) != 3:
         raise FramingError("The request line must be METHOD TARGET HTTP/1.1, separated by single spaces.")
     method, target, version = line
+    if not b"A" <= method[:1] <= b"Z":  # llhttp passes over bare line ends before it, and not all others do
+        raise FramingError("The request line must begin with a method in capitals.")
     if version == b"HTTP/1.1":
         http10 = False
     elif version == b"HTTP/1.0":

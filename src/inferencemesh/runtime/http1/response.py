@@ -124,6 +124,8 @@ class ResponseReader:
 
     def on_body(self, chunk: bytes) -> None:
         """Called by llhttp with decoded bytes."""
+        if not self._head_done:  # it would be taken for the beginning of the real one's
+            raise BadResponseError("an interim response has a body")
         self._silent = 0
         sink = self._sink
         if sink is not None:
