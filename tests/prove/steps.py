@@ -46,6 +46,9 @@ class NoChance(random.Random):
         return a
 
 
+NO_CHANCE = NoChance(0)
+
+
 class Steady(Speed):
     """A mean service time that does not depend on what was measured."""
 
@@ -77,7 +80,7 @@ class Core:
 
     def __init__(self, setting: Setting, *, rng: random.Random | None = None, measured: bool = False) -> None:
         self.admission = Admission(
-            setting.backends, setting.models, setting.tenants, setting.limits, rng=rng or NoChance()
+            setting.backends, setting.models, setting.tenants, setting.limits, rng=rng or NO_CHANCE
         )
         if not measured:
             for model in self.admission._state.models.values():

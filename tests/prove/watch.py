@@ -84,6 +84,13 @@ class Watch:
     # --- driving --------------------------------------------------------------------------------------------
 
     def do(self, step: Step) -> list[Decision]:
+        """Make a step, and look at everything that it has changed."""
+        decisions = self.hear(step)
+        self.look(step)
+        return decisions
+
+    def hear(self, step: Step) -> list[Decision]:
+        """Make a step without a look at the whole state: for those on the way to the one that is of interest."""
         core = self.core
         self._foresee(step)
         self.history.append(step)
@@ -92,10 +99,13 @@ class Watch:
             self.log.append((core.now, said))
             self._hear(said)
         self._see_leases()
-        self.before, self.seen = self.seen, core.admission.snapshot(core.now)
         self._see_service(step)
-        self._see_refusals(step)
         return decisions
+
+    def look(self, step: Step) -> None:
+        """Look at the whole state, before and after."""
+        self.before, self.seen = self.seen, self.core.admission.snapshot(self.core.now)
+        self._see_refusals(step)
 
     def tenant_of(self, name: str) -> str:
         return self.core.requests[name].tenant
