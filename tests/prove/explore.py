@@ -279,6 +279,14 @@ def world(*, slots: tuple[int, int] = (1, 2), places: int = 2, routing: str = "l
     )
 
 
+def alone(slots: int) -> Setting:
+    """One backend."""
+    model = ModelSpec("m", ("b",), 2, queue_timeout_s=2.0, refuse_hopeless=False)
+    return Setting(
+        (BackendSpec("b", slots),), (model,), (TenantSpec("a"), TenantSpec("b", 2.0), TenantSpec("c"))
+    )
+
+
 def offers(*wanted: tuple[str, int], ttl: float = 3.0) -> tuple[Step, ...]:
     return tuple(
         offer(f"{tenant}{number}", tenant, width=width, ttl=ttl)
@@ -290,8 +298,9 @@ FOUR = (("a", 1), ("a", 1), ("b", 1), ("c", 2))
 
 SMALL = (
     Scope("places", world(slots=(0, 1), places=1), offers(("a", 1), ("a", 1), ("b", 1)), ticks=1),
+    Scope("alone", alone(2), offers(("a", 1), ("a", 1), ("b", 1), ("c", 2))),
     Scope("width", world(slots=(0, 2)), offers(("a", 1), ("b", 1), ("c", 2)), ticks=1),
-    Scope("full", world(slots=(1, 1)), offers(("a", 1), ("b", 1)), requeues=1, ticks=1, apart=True),
+    Scope("full", world(slots=(1, 1)), offers(("a", 1), ("b", 1)), requeues=1, ticks=1),
     Scope("resize", world(), offers(("a", 1), ("c", 2)), changes=2, sizes=(("b1", 0), ("b1", 1), ("b1", 2))),
 )
 LARGE = (

@@ -18,7 +18,8 @@ FAULTS = (
     "status=500", "status=503", "status=502", "status=404", "status=400", "full", "full retry_after=1",
     "hang=headers", "hang=first", "hang=after:2", "hang=finish", "cut=headers", "cut=first", "cut=after:1",
     "cut=finish", "drop=headers", "drop=first", "drop=after:3", "drop=finish", "end=first", "end=after:2",
-    "end=finish", "error=first", "error=after:2", "error=first error_code=429", "error=finish",
+    "end=finish", "error=first", "error=after:2", "error=first error_code=429", "error=finish", "error=after:1",
+    "error=after:3", "error=after:2 error_code=503",
 )  # fmt: skip
 STAY, LEAVE, RESET, HALF_CLOSE, STALL, FLOOD = "stay", "leave", "reset", "half_close", "stall", "flood"
 NONSENSE = (
@@ -184,6 +185,7 @@ class Caller:
     rng: random.Random
     name: str
     models: tuple[str, ...]
+    lingers: bool = False  # whether the backends' drain settings cover one that lingers for 100 ms
     asked: list[Asked] = field(default_factory=list)
 
     async def run(self) -> None:
@@ -293,6 +295,8 @@ class Caller:
             words.append(f"bytes={rng.choice((500, 20_000))}")
         flags = ("split", "crlf", "comments", "early_role", "jitter=50ms")
         words.extend(flag for flag in flags if rng.random() < 0.1)
+        if self.lingers and rng.random() < 0.3:
+            words.append("linger=100ms")
         draw = rng.random()
         if draw < 0.45:
             words.append(rng.choice(FAULTS))

@@ -31,6 +31,7 @@ class Weather:
     split: float = 0.3  # that a read is cut short
     refuse: float = 0.0  # that a connection is refused
     silent: float = 0.0  # that nobody ever answers a connection's SYN
+    garble: float = 0.0  # that the status line of a backend's answer is none
     strict: bool = True  # write() raises on a transport that has been aborted, as uvloop's does
 
 
@@ -44,6 +45,7 @@ class Network:
         self.wire = wire
         self.listeners: dict[int, Listener] = {}
         self.open: dict[Socket, None] = {}
+        self.garbled: set[int] = set()  # ports of backends
         self._ports = 20_000
         self._names = 0
 
@@ -65,10 +67,19 @@ class Network:
         if listener is None or (not surely and rng.random() < weather.refuse):
             raise ConnectionRefusedError(111, "Connection refused")
         self._names += 1
-        ours, theirs = (Socket(self, f"{side}{self._names}:{port}") for side in "cs")
+        ours, theirs = (
+            Socket(self, f"{side}{self._names}:{port}", at) for side, at in (("c", 0), ("s", port))
+        )
         ours.peer, theirs.peer = theirs, ours
         self.loop.call_soon(listener.accept, theirs)
         return ours
+
+    def meddled(self, sender: Socket, data: bytes) -> bytes:
+        """What arrives of what was sent: as many bytes."""
+        backends = sender.port in self.garbled and data.startswith(b"HTTP/1.1 ")
+        if backends and self.rng.random() < self.weather.garble:
+            return b"HTTP/1.x " + data[9:]
+        return data
 
 
 class Listener:
@@ -104,9 +115,10 @@ class Socket:
 
     peer: Socket
 
-    def __init__(self, net: Network, name: str) -> None:
+    def __init__(self, net: Network, name: str, port: int) -> None:
         self.net = net
         self.name = name
+        self.port = port  # that it was accepted at; 0 for who connected
         self.room = net.rng.randint(1, net.weather.room_bytes)
         self.inbox: deque[bytes] = deque()
         self.pending = 0  # bytes from the peer on their way or in the inbox
@@ -142,7 +154,7 @@ class Socket:
         taken = data[: max(0, self.peer.room - self.peer.pending)]
         if taken:
             self.peer.pending += len(taken)
-            self.peer._coming(taken)
+            self.peer._coming(self.net.meddled(self, taken))
         return len(taken)
 
     def recv(self, _: int, flags: int) -> bytes:

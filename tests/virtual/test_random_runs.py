@@ -97,6 +97,7 @@ def drawn_weather(rng: random.Random) -> Weather:
         split=rng.choice((0.0, 0.1, 0.5)),
         refuse=rng.choice((0.0, 0.0, 0.1)),
         silent=rng.choice((0.0, 0.0, 0.03)),
+        garble=rng.choice((0.0, 0.0, 0.1)),
         strict=rng.random() < 0.7,
     )
 
@@ -167,8 +168,10 @@ def one_run(seed: int, *, callers: int = CALLERS, check_every: int = 1) -> World
                     made.check()
 
             loop.each_turn = each_turn
+            drains = [backend["drain"] for backend in document["backends"]]
+            lingers = all(d["policy"] != "grace" or d["grace"] == "200ms" for d in drains)
             people = [
-                Caller(made, seeded(seed, "caller", number), f"c{number}", ("demo", "demo", "solo"))
+                Caller(made, seeded(seed, "caller", number), f"c{number}", ("demo", "demo", "solo"), lingers)
                 for number in range(callers)
             ]
 

@@ -216,6 +216,7 @@ async def world(
         made.sims = sims
         for sim in sims.values():
             await sim.start()
+            net.garbled.add(sim.port)
             sim.engine._jobs = Ordered()  # type: ignore[assignment]
             assert sim._http is not None
             sim._http._connections = Ordered()  # type: ignore[assignment]

@@ -45,6 +45,7 @@ class FairQueue:
         "_highest",
         "_lags",
         "_needs",
+        "_rested",
         "_resting",
         "flows",
         "held",
@@ -63,6 +64,7 @@ class FairQueue:
         self._needs: dict[tuple[str, int, frozenset[str]], Need] = {}
         self._active: dict[Need, None] = {}  # needs with waiters
         self._resting: list[tuple[int, int, Flow]] = []  # idle flows by service; see `_advance`
+        self._rested = 0  # how many have come to rest: among equals the first is forgotten first
 
     # --- entering and leaving -------------------------------------------------------------------------------
 
@@ -332,10 +334,14 @@ class FairQueue:
         elif flow.service <= self.v:
             self._drop(flow)
         elif not flow.resting:
-            flow.resting = True
-            heappush(self._resting, (flow.service, id(flow), flow))
+            self._push_resting(flow)
             if len(self._resting) > _MAX_RESTING:
                 self._settle_rest()
+
+    def _push_resting(self, flow: Flow) -> None:
+        flow.resting = True
+        self._rested += 1
+        heappush(self._resting, (flow.service, self._rested, flow))
 
     def _drop(self, flow: Flow) -> None:
         if self.flows.get(flow.tenant) is flow:
@@ -357,7 +363,6 @@ class FairQueue:
         flow.resting = False
         if flow.idle and self.flows.get(flow.tenant) is flow:
             if flow.service > self.v and len(self._resting) < _MAX_RESTING:
-                flow.resting = True
-                heappush(self._resting, (flow.service, id(flow), flow))
+                self._push_resting(flow)
             else:
                 self._drop(flow)

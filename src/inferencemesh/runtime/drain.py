@@ -39,6 +39,7 @@ class Drain:
         "_drains",
         "_timer",
         "attempt_id",
+        "closed",
         "conn",
         "lease",
         "limit_at",
@@ -67,6 +68,7 @@ class Drain:
         self.since = now
         self.limit_at = limit_at
         self.state = "closing"
+        self.closed = False  # the peer has closed its side
         self.overdue = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -93,6 +95,7 @@ class Drain:
         self.finish("ended")
 
     def _peer_closed(self) -> None:
+        self.closed = True
         if self.state != "closing":
             return
         settings = self.upstream.drain
@@ -127,10 +130,12 @@ class Drain:
         engine = self.upstream.engine
         path = engine.confirm_path(self.attempt_id)
         while path is not None:
+            # An id that the engine does not know may still be on its way to it, unless it had closed its side already
+            # when it was asked: meanwhile it may have begun.
+            closed = self.closed
             try:
                 status, body = await fetch(self.upstream, path, ASK_TIMEOUT_S)
-                # An id that the engine does not know may still be on its way to it, until it has closed its side.
-                if engine.stopped(status, body, self.attempt_id, closed=self.state != "closing"):
+                if engine.stopped(status, body, self.attempt_id, closed=closed):
                     self.finish("reported")
                     return
             except (OSError, UpstreamLost, TimeoutError, ValueError, KeyError, TypeError):
