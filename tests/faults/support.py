@@ -180,11 +180,20 @@ async def mesh_before(
 
 @contextlib.asynccontextmanager
 async def world(
-    count: int = 1, *, engine_slots: int = 64, engine_queue: int | None = None, **more: Any
+    count: int = 1,
+    *,
+    engine_slots: int = 64,
+    engine_queue: int | None = None,
+    first: str = "",
+    **more: Any,
 ) -> AsyncIterator[World]:
-    """The same before `count` simulators of `engine_slots` each."""
+    """The same before `count` simulators of `engine_slots` each; `first` is a script for all that the first does."""
     async with contextlib.AsyncExitStack() as stack:
-        sims = [SimServer(engine_slots, seed=n, queue=engine_queue) for n in range(count)]
+        scripts = [first] + [""] * (count - 1)
+        sims = [
+            SimServer(engine_slots, seed=number, queue=engine_queue, script=script)
+            for number, script in enumerate(scripts)
+        ]
         for sim in sims:
             await sim.start()
             stack.push_async_callback(sim.close)

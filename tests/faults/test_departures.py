@@ -90,7 +90,9 @@ def test_C2_C3_C7_a_departure_before_any_content_is_noticed(way, script, stream)
             call = await made.open(script, stream=stream)
             await made.until(lambda: made.heard("running") == 1)
             if script in ("first=30s early_role", "hang=first"):
-                await made.until(lambda: any(live.attempt and live.attempt.head_at for live in made.gateway.live))
+                await made.until(
+                    lambda: any(live.attempt and live.attempt.head_at for live in made.gateway.live)
+                )
             since = now()
             getattr(call, way)()
             await told(made, since)
