@@ -279,7 +279,7 @@ def test_C13_what_a_backend_still_writes_after_the_departure_holds_nobody():
             await asyncio.sleep(0.001)
 
     async def run() -> None:
-        timeouts = {"cleanup": "300ms", "total": "1500ms"}
+        timeouts = {"cleanup": "200ms", "total": "900ms"}
         async with (
             raw_backend(answer) as backend,
             mesh_before(backend.url, slots=1, timeouts=timeouts) as made,

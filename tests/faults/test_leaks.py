@@ -118,7 +118,7 @@ def test_L6_counts_never_fall_below_zero_and_backends_share_evenly():
     """Success, failure, retry and departure over three backends; the ledger is looked at all the time."""
     rng = random.Random(6)
     scripts = ["tokens=2"] * 4 + ["status=500", "status=503", "cut=after:1", "tokens=50 interval=5ms"]
-    count, at_once = 300, 9
+    count, at_once = 200, 9
 
     async def one(made: World, script: str) -> None:
         call = await made.open(script, stream=rng.random() < 0.7)
@@ -156,7 +156,7 @@ def test_L6_counts_never_fall_below_zero_and_backends_share_evenly():
             assert all(abs(attempts - mean) < 0.15 * mean for attempts in sent.values()), sent
             # One that was left at once may not have reached its backend; nothing else reaches it.
             assert 0 <= sum(sent.values()) - made.heard("received") <= made.totals.cancelled
-            assert made.metric("retries_total", reason="503") > 10
+            assert made.metric("retries_total", reason="503") > 5
             assert made.totals.accepted == count
             ended = (made.totals.completed, made.totals.failed, made.totals.cancelled)
             assert all(ended), ended
