@@ -199,6 +199,7 @@ def one_run(seed: int, *, callers: int = CALLERS, check_every: int = 1) -> World
             for person in people:
                 for asked in person.asked:
                     cause = judge(made, asked, cut_on_failure=cut_on_failure)
+                    made.fates[cause] += 1
                     made.history.note(f"{asked.id} {cause} {asked.response}")
         return made
 

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import io
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from hashlib import blake2b
 from typing import Any, TypeVar
@@ -83,6 +84,7 @@ class World:
         self.frozen: set[str] = set()  # engines that stood still, until they have caught up
         self.gateway: Gateway
         self.checked = 0
+        self.fates: Counter[str] = Counter()  # of what callers asked, by cause or code
 
     # -- invariants --
 
