@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from inferencemesh.config import ConfigError, Mesh, from_document
 from inferencemesh.core.errors import MeshError
+from inferencemesh.core.metered import SlotSeconds
 from inferencemesh.core.model import BackendSpec, BreakerSpec, Limits, ModelSpec, RetrySpec, TenantSpec
 
 A = {"name": "a", "url": "http://h:1", "slots": 4}
@@ -92,7 +93,9 @@ def test_what_admission_is_told():
         (TenantSpec("t", 3.0, 2, 0), TenantSpec("anonymous")),
         Limits(9, 1 << 20, 5),
     )
-    assert core.options == {"breaker": BreakerSpec(), "retry": RetrySpec(4, 0.5)}
+    options = core.options
+    assert isinstance(options.pop("charge"), SlotSeconds)
+    assert options == {"breaker": BreakerSpec(), "retry": RetrySpec(4, 0.5)}
     with pytest.raises(ValueError, match="b: `slots: auto`"):
         found.to_core()
 

@@ -163,6 +163,17 @@ def _tenants(mesh: Mesh) -> Found:
             owner = owners.setdefault(key.sha256, tenant.name)
             if (owner, j) != (tenant.name, j) or key.sha256 in {k.sha256 for k in tenant.keys[:j]}:
                 yield ("tenants", i, "keys", j, "sha256"), f"is already a key of the tenant `{owner}`"
+    reserved = sum(tenant.reserved for tenant in mesh.tenants)
+    slots = [backend.slots for backend in mesh.backends if backend.slots != "auto"]
+    if len(slots) == len(mesh.backends) and reserved > sum(slots):
+        last = max(i for i, tenant in enumerate(mesh.tenants) if tenant.reserved)
+        yield (
+            ("tenants", last, "reserved"),
+            f"all tenants together reserve {reserved} slots and the backends have {sum(slots)}; reserve fewer",
+        )
+    for i, tenant in enumerate(mesh.tenants):
+        if tenant.max_running is not None and tenant.reserved > tenant.max_running:
+            yield ("tenants", i, "reserved"), f"is more than its own `max_running` ({tenant.max_running})"
     if mesh.anonymous == "deny" and not mesh.tenants:
         yield (
             ("anonymous",),

@@ -22,7 +22,16 @@ from inferencemesh.config.section import Section
 from inferencemesh.config.service import Coordination, Telemetry
 from inferencemesh.config.tenancy import ANONYMOUS, DEFAULT_CLASSES, PriorityClass, Tenant
 from inferencemesh.config.texts import Text
-from inferencemesh.core.model import BackendSpec, BreakerSpec, Limits, ModelSpec, RetrySpec, TenantSpec
+from inferencemesh.core.fairness import policy_of
+from inferencemesh.core.model import (
+    BackendSpec,
+    BreakerSpec,
+    FairnessSpec,
+    Limits,
+    ModelSpec,
+    RetrySpec,
+    TenantSpec,
+)
 
 Routing = Literal["least_busy", "round_robin", "prefix"]
 AnonymousPolicy = Literal["auto", "allow", "deny"]
@@ -48,6 +57,7 @@ class CoreInputs:
     limits: Limits
     breaker: BreakerSpec
     retry: RetrySpec
+    fairness: FairnessSpec
 
     @property
     def args(self) -> tuple[tuple[BackendSpec, ...], tuple[ModelSpec, ...], tuple[TenantSpec, ...], Limits]:
@@ -56,8 +66,8 @@ class CoreInputs:
 
     @property
     def options(self) -> dict[str, Any]:
-        """`breaker` and `retry`."""
-        return {"breaker": self.breaker, "retry": self.retry}
+        """`breaker`, `retry` and a new `charge`: for one admission."""
+        return {"breaker": self.breaker, "retry": self.retry, "charge": policy_of(self.fairness)}
 
 
 class Model(Section):
@@ -198,13 +208,14 @@ class Mesh(Section):
             ValueError: a backend with `slots: auto` is not in `slots`.
 
         """
-        queue = self.admission.queue
+        queue, fairness = self.admission.queue, self.admission.fairness
         breaker = self.backends[0].breaker  # the same for all: see `unbuilt`
         return CoreInputs(
             backends=tuple(BackendSpec(b.name, _slots_of(b, slots or {}), b.weight) for b in self.backends),
             models=tuple(self._model_spec(model) for model in self.models),
             tenants=tuple(
-                TenantSpec(t.name, t.weight, t.max_running, t.max_waiting) for t in self.served_tenants
+                TenantSpec(t.name, t.weight, t.max_running, t.max_waiting, t.reserved)
+                for t in self.served_tenants
             ),
             limits=Limits(
                 max_waiting_total=queue.max_waiting_total,
@@ -219,6 +230,13 @@ class Mesh(Section):
                 half_open=breaker.half_open,
             ),
             retry=RetrySpec(attempts=self.retries.attempts, budget=self.retries.budget),
+            fairness=FairnessSpec(
+                fairness.policy,
+                fairness.unit,
+                fairness.input_token_weight,
+                fairness.output_token_weight,
+                limit_s=max(self.timeouts_for(model).total for model in self.models),
+            ),
         )
 
     def key_ring(self) -> KeyRing:

@@ -51,7 +51,6 @@ UNBUILT: tuple[Unbuilt, ...] = (
     Unbuilt("backends[].tokens", _only(None), "write null and bound the work by `slots`"),
     Unbuilt("models[].routing", _only("least_busy", "round_robin"), "write `least_busy` or `round_robin`"),
     Unbuilt("models[].fallbacks", _empty, "write [] and give the model more backends"),
-    Unbuilt("tenants[].reserved", _only(0), "write 0 and give the tenant a higher `weight`"),
     Unbuilt(
         "tenants[].rate.requests_per_minute", _only(None), "write null and bound the tenant by `max_running`"
     ),
@@ -61,12 +60,6 @@ UNBUILT: tuple[Unbuilt, ...] = (
     Unbuilt("classes[].queue", _only(None), "write null; `admission.queue` holds for every class"),
     Unbuilt("classes[].timeouts", _only(None), "write null; `timeouts` hold for every class"),
     Unbuilt("classes[].max_running", _only(None), "write null and bound the tenant by `max_running`"),
-    Unbuilt("admission.fairness.policy", _only("sfq"), "write `sfq`"),
-    Unbuilt(
-        "admission.fairness.unit", _only("requests", "slot_seconds"), "write `slot_seconds` or `requests`"
-    ),
-    Unbuilt("admission.fairness.input_token_weight", _only(1), "write 1"),
-    Unbuilt("admission.fairness.output_token_weight", _only(2), "write 2"),
     Unbuilt("admission.adaptive.enabled", _only(False), "write false and set `slots` by hand"),
     Unbuilt("stream.usage", _only("observe"), "write `observe`; callers may ask with `stream_options`"),
     Unbuilt(

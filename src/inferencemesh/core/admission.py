@@ -264,7 +264,12 @@ class Admission:
         queue = lease._flow.queue
         request.state = RequestState.NEW
         if lease.state is LeaseState.RUNNING:
-            dispatch.free(lease, now)
+            dispatch.free(lease, now, undone=True)
+        else:
+            amount = state.charge.undone(lease, lease._charged)
+            if amount:
+                queue.correct(lease._flow, -amount)
+                lease._charged -= amount
         if full:
             request.attempts -= 1
             request.fulls += 1
@@ -273,8 +278,6 @@ class Admission:
             backend.keep_quiet(now + not_before_s)
         if avoid:
             request.avoid |= {backend.name}
-        queue.correct(lease._flow, -lease._charged)
-        lease._charged = 0.0
         state.books.running -= 1
         request._order = request.arrived_at + request.class_offset_s - _REQUEUED
         request._exempt = True
@@ -356,6 +359,9 @@ class Admission:
     def _tick(self, now: float) -> list[Effect]:
         """Make the changes that are due by time alone, before anything else is decided."""
         effects: list[Effect] = []
+        outrunning = self._state.outrunning
+        if outrunning and now >= outrunning[0][0]:
+            self._dispatch.outrun(now)
         alarms = self._state.alarms
         if alarms and now >= alarms[0][0]:
             self._dispatch.ring(now)

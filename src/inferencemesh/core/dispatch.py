@@ -99,8 +99,8 @@ class Dispatch(Moves):
         assert lane is not None  # noqa: S101 - it has just won
         flow = lane.flow
         tenant = flow.tenant
-        key = flow.service + lane.offset
         queue = pool.queue
+        key = queue.start_of(lane)
         queue.remove(request)
         charged = self.state.charge.at_dispatch(request)
         queue.hold(flow)  # before the charge: what is idle may be forgotten by it
@@ -118,9 +118,9 @@ class Dispatch(Moves):
             self._park(tenant, None)
 
     def _idle_cost(self, item: Collecting, now: float) -> float:
-        """What the slots that were kept have cost the others, in the unit of the charge: requests not served."""
+        """What the slots that were kept have cost the others, in the unit of the charge."""
         service_s = self.state.models[item.request.model].speed.service_s()
-        return max(0.0, now - item.since) * item.request.width / service_s
+        return self.state.charge.idle(max(0.0, now - item.since) * item.request.width, service_s)
 
     def _uncollect(self, pool: Pool, item: Collecting, now: float, *, refund: bool) -> None:
         """The reservation ends without a grant."""
@@ -154,9 +154,12 @@ class Dispatch(Moves):
         if not pool.collecting:
             return False
         key = pool.queue.lifted(tenant, model, request.width, request.avoid)
+        first = tenant.comes_first
         moved = False
         for item in list(pool.collecting.values()):
-            if key < item.key and item.flow.tenant is not tenant and item.backend in model.route.backends:
+            other = item.flow.tenant
+            before = key < item.key if first is other.comes_first else first
+            if before and other is not tenant and item.backend in model.route.backends:
                 self._back_to_the_line(pool, item, now)
                 moved = True
         return moved
@@ -265,7 +268,7 @@ class Dispatch(Moves):
             self._collect(pool, request, backend, now)
             return True
         model = need.model
-        key = flow.service + lane.offset
+        key = queue.start_of(lane)
         model.speed.left_line(now)
         queue.remove(request)
         self._leave_line(request, model, now)

@@ -44,7 +44,10 @@ class FairQueue:
         "_dropped",
         "_highest",
         "_lags",
+        "_least",
+        "_lifts",
         "_needs",
+        "_reserving",
         "_rested",
         "_resting",
         "flows",
@@ -53,13 +56,24 @@ class FairQueue:
         "waiting",
     )
 
-    def __init__(self, *, lags: bool = False, dropped: Callable[[Tenant], None] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        lags: bool = False,
+        lifts: bool = True,
+        dropped: Callable[[Tenant], None] | None = None,
+    ) -> None:
         self.v = 0  # virtual time; never falls
         self.flows: dict[Tenant, Flow] = {}
         self.waiting = 0
         self.held = 0  # leases and collecting waiters of all flows
         self._highest = 0  # no flow's service is above
+        self._lifts = lifts  # whether virtual time moves: else it stays at 0, and idleness is not noticed
         self._lags = lags  # whether models of the pool can be served at different speeds
+        self._reserving: dict[Flow, None] = {}  # flows with waiters whose tenants have slots reserved
+        self._least: int | None = (
+            None  # where the present winner comes first out of turn: whose turn it would be
+        )
         self._dropped = dropped  # told of each tenant whose flow is forgotten
         self._needs: dict[tuple[str, int, frozenset[str]], Need] = {}
         self._active: dict[Need, None] = {}  # needs with waiters
@@ -100,6 +114,8 @@ class FairQueue:
         lane.live += 1
         flow.waiting += 1
         self.waiting += 1
+        if tenant.reserved:
+            self._reserving[flow] = None
         if not tenant.parked and (lane.entry is None or request._exempt):
             self._touch(lane)
 
@@ -119,6 +135,8 @@ class FairQueue:
         lane.live -= 1
         flow.waiting -= 1
         self.waiting -= 1
+        if not flow.waiting and flow.tenant.reserved:
+            del self._reserving[flow]
         if not lane.live:
             need = lane.need
             lane.heap.clear()
@@ -164,9 +182,11 @@ class FairQueue:
     def winner(self, servable: Callable[[Need], bool]) -> Lane | None:
         """Return the lane whose head is next among the needs that are `servable` now; None if there is none.
 
-        That is the first waiter of the tenant with the least (virtual service, arrival number of its first waiter).
+        That is the first waiter of the tenant with the least (virtual service, arrival number of its first waiter);
+        tenants that hold less than what is reserved for them come before the others.
         """
         best: Entry | None = None
+        self._least = None
         for need in self._active:
             if need.eligible and servable(need):
                 entry = need.top()
@@ -176,10 +196,41 @@ class FairQueue:
                 need.backend = None
         if best is None:
             return None
+        if self._reserving:
+            first = self._first_reserved()
+            if first is not None:
+                self._least = best[0]
+                return first
         lane = best[2]
         if len(lane.flow.lanes) > 1 and not self._is_first(lane, best[0]):
             return self._next_after(best)
         return lane
+
+    def _first_reserved(self) -> Lane | None:
+        """Like `winner`, among the tenants that hold less than their reserve. O(tenants with a reserve that wait)."""
+        best: tuple[int, int, Lane] | None = None
+        for flow in self._reserving:
+            if flow.tenant.parked or not flow.tenant.comes_first:
+                continue
+            mine: tuple[int, float, int, Lane] | None = None
+            for lane in flow.lanes.values():
+                if lane.entry is not None and lane.need.backend is not None:
+                    head = lane.head()
+                    mine_is = (flow.service + lane.offset, head._order, head._seq, lane)
+                    if mine is None or mine_is < mine:
+                        mine = mine_is
+            if mine is not None and (best is None or (mine[0], mine[2]) < (best[0], best[1])):
+                best = (mine[0], mine[2], mine[3])
+        return None if best is None else best[2]
+
+    def start_of(self, lane: Lane) -> int:
+        """Return where a grant to the present winner starts.
+
+        One that comes first by its reserve starts no later than whose turn it would be: virtual time must not pass
+        the others.
+        """
+        key = lane.flow.service + lane.offset
+        return key if self._least is None else min(key, self._least)
 
     def _next_after(self, best: Entry | None) -> Lane | None:
         """Like `winner`, where the lane on top does not hold the first of its tenant's waiters: pass over it."""
@@ -227,7 +278,7 @@ class FairQueue:
 
     def follow(self, key: int) -> None:
         """A request that started at `key` is in service: virtual time is not behind it."""
-        if key > self.v:
+        if key > self.v and self._lifts:
             self.v = key
             if self._resting:
                 self._forget()
@@ -327,7 +378,8 @@ class FairQueue:
         At the end of a busy period (nothing waits, nothing is held) V moves past everybody, as in SFQ.
         """
         if not (self.waiting or self.held):
-            self.v = max(self.v, self._highest)
+            if self._lifts:
+                self.v = max(self.v, self._highest)
             self._resting.clear()
             for gone in list(self.flows.values()):
                 self._drop(gone)

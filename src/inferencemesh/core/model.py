@@ -69,11 +69,12 @@ class TenantSpec:
     weight: float = 1.0
     max_running: int | None = None  # slots held at once, draining included
     max_waiting: int | None = None  # over all lines
+    reserved: int = 0  # slots over all backends that it gets before others do, whenever it waits
 
     def __post_init__(self) -> None:
         if not 1e-6 <= self.weight <= 1e6:
             raise ValueError(f"tenant {self.name}: weight must be within 0.000001..1000000")
-        for bound in (self.max_running, self.max_waiting):
+        for bound in (self.max_running, self.max_waiting, self.reserved):
             if bound is not None and bound < 0:
                 raise ValueError(f"tenant {self.name}: a bound must not be negative")
 
@@ -85,6 +86,28 @@ class Limits:
     max_waiting_total: int = 10_000
     max_waiting_bytes: int = 256 * MIB
     max_running: int | None = None  # slots held at once over all backends, draining included
+
+
+@dataclass(frozen=True, slots=True)
+class FairnessSpec:
+    """What tenants share in proportion to their weights (contract D3), and in which order they come.
+
+    `limit_s` is the longest that a request may run: no request is charged more in advance.
+    """
+
+    policy: str = "sfq"  # | slots | fifo
+    unit: str = "slot_seconds"  # | requests | tokens
+    input_token_weight: float = 1.0
+    output_token_weight: float = 2.0
+    limit_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        if self.policy not in ("sfq", "slots", "fifo"):
+            raise ValueError(f"unknown policy {self.policy!r}")
+        if self.unit not in ("requests", "slot_seconds", "tokens"):
+            raise ValueError(f"unknown unit {self.unit!r}")
+        if min(self.input_token_weight, self.output_token_weight) < 0 or self.limit_s <= 0:
+            raise ValueError("token weights must not be negative, and the limit must be positive")
 
 
 @dataclass(frozen=True, slots=True)

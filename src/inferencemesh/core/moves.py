@@ -5,6 +5,8 @@ The moves decide nothing. Whatever may have made something grantable marks its p
 
 from __future__ import annotations
 
+from heapq import heapify, heappop, heappush
+
 from inferencemesh.core.breaker import BreakerState
 from inferencemesh.core.flow import Flow
 from inferencemesh.core.pool import Pool
@@ -110,6 +112,9 @@ class Moves:
         request.state = RequestState.RUNNING
         if tenant.max_running is not None and tenant.held >= tenant.max_running:
             self._park(tenant, tenant.parked_for)
+        charge = self.state.charge
+        if charge.grows:
+            self._watch(lease, charge.due_at(lease, charged, now))
         return lease
 
     def drain(self, lease: Lease, now: float) -> None:
@@ -121,8 +126,11 @@ class Moves:
         if lease.backend.breaker.state is BreakerState.HALF_OPEN:
             self.mark(self.state.pool_of[lease.backend])  # a half-open trial may have made way for the next
 
-    def free(self, lease: Lease, now: float) -> None:
-        """Give the slots back, to the backend that was captured at the grant."""
+    def free(self, lease: Lease, now: float, *, undone: bool = False) -> None:
+        """Give the slots back, to the backend that was captured at the grant.
+
+        `undone`: it is as if they had never been granted, and nothing is charged.
+        """
         state = self.state
         flow = lease._flow
         tenant = flow.tenant
@@ -136,14 +144,40 @@ class Moves:
         state.books.settled += 1
         state.models[lease.request.model].speed.busy(-width, now)
         queue = flow.queue
-        if state.charge.corrects:
-            amount = state.charge.at_end(lease, lease._charged, now)
+        if undone or state.charge.corrects:
+            amount = -lease._charged if undone else state.charge.at_end(lease, lease._charged, now)
             lease._charged += amount
             queue.correct(flow, amount)
         queue.unhold(flow)
         if tenant.parked:
             self._unpark(tenant)
         self.mark(state.pool_of[lease.backend])
+
+    def _watch(self, lease: Lease, due_at: float) -> None:
+        """Look at the charge of `lease` again then."""
+        books = self.state.books
+        heap = self.state.outrunning
+        if len(heap) > 2 * (books.grants - books.settled) + 64:
+            heap[:] = [kept for kept in heap if kept[2].state is not LeaseState.FREED]
+            heapify(heap)
+        heappush(heap, (due_at, books.grants, lease))
+
+    def outrun(self, now: float) -> None:
+        """Add instalments for the leases that have outrun their charge.
+
+        That changes the order of service and nothing else: it is early enough before the next decision.
+        """
+        charge = self.state.charge
+        heap = self.state.outrunning
+        while heap and heap[0][0] <= now:
+            _, number, lease = heappop(heap)
+            if lease.state is LeaseState.FREED:
+                continue
+            amount = charge.instalment(lease, lease._charged, now)
+            if amount > 0:
+                lease._charged += amount
+                lease._flow.queue.correct(lease._flow, amount)
+            heappush(heap, (charge.due_at(lease, lease._charged, now), number, lease))
 
     # --- eligibility ----------------------------------------------------------------------------------------
 

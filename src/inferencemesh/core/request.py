@@ -127,7 +127,8 @@ class Lease:
     """One attempt's hold of `width` slots on one backend (contract B1).
 
     What is freed is the `backend` *object* captured here, whatever carries its name by then. `granted_at` and
-    `draining_since` are monotonic seconds; `draining_since` is None unless it was ever draining.
+    `draining_since` are monotonic seconds; `draining_since` is None unless it was ever draining. Whoever relays
+    the answer writes down what is known of its tokens; charges by tokens read them (contract D3).
     """
 
     __slots__ = (
@@ -138,6 +139,8 @@ class Lease:
         "backend",
         "draining_since",
         "granted_at",
+        "input_tokens",
+        "output_tokens",
         "request",
         "state",
         "width",
@@ -150,6 +153,8 @@ class Lease:
         self.granted_at = granted_at
         self.state = LeaseState.RUNNING
         self.draining_since: float | None = None
+        self.input_tokens: int | None = None  # of the prompt, once the backend has told
+        self.output_tokens = 0  # as the backend has told, or so many events with content so far
         self._flow = flow
         self._charged = 0.0  # service charged so far, in units of the charge policy
         self._level = 0  # slots held on the backend right after this grant

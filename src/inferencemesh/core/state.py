@@ -12,7 +12,7 @@ from inferencemesh.core.model import BackendSpec, BreakerSpec, Limits, ModelSpec
 from inferencemesh.core.outcome import Kind
 from inferencemesh.core.places import Places
 from inferencemesh.core.pool import Pool, group
-from inferencemesh.core.request import Request
+from inferencemesh.core.request import Lease, Request
 from inferencemesh.core.served import Served
 from inferencemesh.core.slots import Backend
 from inferencemesh.core.tenant import Tenant
@@ -63,6 +63,7 @@ class State:
         "models_of",
         "next_change_at",
         "numbers",
+        "outrunning",
         "places",
         "pool_of",
         "pool_with",
@@ -96,6 +97,7 @@ class State:
         self.next_change_at = float("inf")  # of a backend, by time alone
         self.timed: dict[Backend, None] = {}  # those with such a change ahead
         self.alarms: list[tuple[float, int, Request]] = []  # a heap; entries may be out of date
+        self.outrunning: list[tuple[float, int, Lease]] = []  # a heap: when a lease may outrun its charge
         self.backends = {spec.name: Backend(spec, breaker) for spec in backends}
         self.tenants = {spec.name: Tenant(spec, configured=True) for spec in tenants}
         self.pools: list[Pool] = []
@@ -106,7 +108,10 @@ class State:
         for names in group(self.backends, specs, together=limits.max_running is not None):
             members = [self.backends[name] for name in names]
             sets = {frozenset(spec.backends) for spec in specs if spec.backends[0] in names}
-            pool = Pool(members, FairQueue(lags=len(sets) > 1, dropped=self.forget))
+            pool = Pool(
+                members,
+                FairQueue(lags=charge.lifts and len(sets) > 1, lifts=charge.lifts, dropped=self.forget),
+            )
             self.pools.append(pool)
             self.pool_with[pool.queue] = pool
             for backend in members:

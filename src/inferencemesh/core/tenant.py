@@ -31,6 +31,7 @@ class Tenant:
         "name",
         "parked",
         "parked_for",
+        "reserved",
         "running",
         "standing",
         "step",
@@ -44,6 +45,7 @@ class Tenant:
         self.step = round(SCALE / spec.weight)  # virtual service per unit of charge
         self.max_running = spec.max_running
         self.max_waiting = spec.max_waiting
+        self.reserved = spec.reserved
         self.configured = configured
         self.running = 0  # slots
         self.draining = 0  # slots
@@ -67,6 +69,11 @@ class Tenant:
     def room_for(self, width: int) -> bool:
         """Whether its own limit leaves `width` slots."""
         return self.max_running is None or self.held + width <= self.max_running
+
+    @property
+    def comes_first(self) -> bool:
+        """Whether it holds less than what is reserved for it."""
+        return self.held < self.reserved
 
     @property
     def idle(self) -> bool:

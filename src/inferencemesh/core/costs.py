@@ -1,0 +1,74 @@
+"""What requests have cost so far: the mean, and a cap that all but one in a thousand stay below."""
+
+from __future__ import annotations
+
+from math import log2
+
+RARE = 0.001  # the part of requests that may cost more than the cap
+_PER_DOUBLING = 4  # buckets; the cap is at most a fifth above the cost that it stands for
+_BUCKETS = 30 * _PER_DOUBLING
+_WINDOW = 4096  # observations after which the older ones count half
+_PRIOR_WEIGHT = 2.0  # observations that the prior counts as
+
+
+class Costs:
+    """A histogram of costs with buckets that grow by a fifth, in bounded memory and O(1) per observation.
+
+    `least` is the smallest cost that is told apart (the unit's minimum charge), `prior` the mean that is
+    believed while little is known.
+    """
+
+    __slots__ = ("_cap", "_counts", "_fresh", "_least", "_most", "_seen", "_sum")
+
+    def __init__(self, least: float, prior: float) -> None:
+        self._least = least
+        self._counts = [0] * _BUCKETS
+        self._seen = _PRIOR_WEIGHT
+        self._sum = _PRIOR_WEIGHT * prior
+        self._most = -1  # the highest bucket in use
+        self._fresh = 0  # observations since the cap was computed
+        self._cap = 2.0 * prior
+
+    @property
+    def mean(self) -> float:
+        """Mean cost of the recent past."""
+        return self._sum / self._seen
+
+    @property
+    def cap(self) -> float:
+        """The cost that all but one in a thousand stayed below, and at least twice the mean."""
+        return self._cap
+
+    def add(self, cost: float) -> None:
+        """One more request has cost so much."""
+        least = self._least
+        bucket = 0 if cost <= least else min(_BUCKETS - 1, int(log2(cost / least) * _PER_DOUBLING) + 1)
+        self._counts[bucket] += 1
+        self._seen += 1.0
+        self._sum += cost
+        self._fresh += 1
+        if bucket > self._most:
+            self._most = bucket
+        elif self._fresh < 32:
+            return
+        self._renew()
+
+    def _renew(self) -> None:
+        self._fresh = 0
+        counts = self._counts
+        if self._seen > _WINDOW:
+            counts[:] = [count // 2 for count in counts]
+            self._sum *= (sum(counts) + _PRIOR_WEIGHT) / self._seen
+            self._seen = sum(counts) + _PRIOR_WEIGHT
+        allowed = RARE * self._seen
+        above = 0
+        bucket = self._most
+        while bucket > 0:
+            above += counts[bucket]
+            if above > allowed:
+                break
+            if not counts[bucket] and bucket == self._most:
+                self._most -= 1
+            bucket -= 1
+        edge = self._least * 2.0 ** (bucket / _PER_DOUBLING)
+        self._cap = max(edge, 2.0 * self._sum / self._seen)

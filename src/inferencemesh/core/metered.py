@@ -1,0 +1,163 @@
+"""Charges whose amount only the end of a request tells: slot-seconds (the default) and tokens.
+
+Half of what all but few requests cost (C/2) is charged at dispatch: the counters of two tenants then stay as
+close as they can, `|F_i - F_j| <= e_max/w_i + max over n_i + n_j <= N of (n_i (C-e)/w_i + n_j e/w_j)` (bound
+B2), least at e = C/2. A request that outruns its charge pays another as large; what was too much is given
+back at the end. The minimum charge keeps requests that fail at once from being free.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from inferencemesh.core.costs import Costs
+from inferencemesh.core.request import LeaseState
+
+if TYPE_CHECKING:
+    from inferencemesh.core.request import Lease, Request
+
+LEAST_S = 0.25
+"""Minimum charge in slot-seconds, per slot of width."""
+PRIOR_S = 10.0
+
+LEAST_TOKENS = 16.0
+"""Minimum charge in weighted tokens."""
+PRIOR_TOKENS = 500.0
+BYTES_PER_TOKEN = 4.0
+"""A prompt's size is only guessed from its bytes until the backend has told it."""
+LOOK_S = 1.0
+"""Seconds after which the tokens of a running request are looked at first; then at twice its age each time."""
+
+
+class SlotSeconds:
+    """Unit `slot_seconds`: what is scarce at a gateway, slots over the time that they are held, draining included.
+
+    `limit_s` is the longest that a request may run. `fixed_s` puts a constant in place of what is learned, for
+    tests that must know the charge.
+    """
+
+    lifts = True
+    corrects = True
+    grows = True
+
+    def __init__(self, limit_s: float = 600.0, *, fixed_s: float | None = None) -> None:
+        self._limit_s = limit_s
+        self._fixed_s = fixed_s
+        self._costs: dict[str, Costs] = {}
+
+    def cap_s(self, model: str) -> float:
+        """C: the seconds that all but few requests of `model` stay below."""
+        if self._fixed_s is not None:
+            return self._fixed_s
+        costs = self._costs.get(model)
+        return min(self._limit_s, costs.cap if costs is not None else 2.0 * PRIOR_S)
+
+    def at_dispatch(self, request: Request) -> float:
+        """Return C/2 for each slot of width."""
+        return max(LEAST_S, 0.5 * self.cap_s(request.model)) * request.width
+
+    def at_end(self, lease: Lease, charged: float, now: float) -> float:
+        """Return the difference to what was held, at least a quarter of a second."""
+        held_s = now - lease.granted_at
+        if self._fixed_s is None:
+            model = lease.request.model
+            costs = self._costs.get(model)
+            if costs is None:
+                costs = self._costs[model] = Costs(LEAST_S / 16, PRIOR_S)
+            costs.add(held_s)
+        return max(LEAST_S, held_s) * lease.width - charged
+
+    def due_at(self, lease: Lease, charged: float, now: float) -> float:
+        """Return when `charged` has been used up."""
+        return lease.granted_at + charged / lease.width
+
+    def instalment(self, lease: Lease, charged: float, now: float) -> float:
+        """Return as much again, often enough for the time that has passed."""
+        held = (now - lease.granted_at) * lease.width
+        total = max(charged, LEAST_S)
+        while total <= held:
+            total *= 2.0
+        return total - charged
+
+    def undone(self, lease: Lease, charged: float) -> float:
+        """Return all of it if the slots are free; while they drain, they are held and paid for."""
+        return charged if lease.state is LeaseState.FREED else 0.0
+
+    def idle(self, slot_seconds: float, service_s: float) -> float:
+        """Return the slot-seconds themselves."""
+        return slot_seconds
+
+
+class Tokens:
+    """Unit `tokens`: `input_weight` per prompt token and `output_weight` per generated one.
+
+    What the backend reports counts; without a report, a prompt token for four bytes of the request's body, and an
+    output token for each event with content.
+    """
+
+    lifts = True
+    corrects = True
+    grows = True
+
+    def __init__(self, input_weight: float = 1.0, output_weight: float = 2.0) -> None:
+        self._input_weight = input_weight
+        self._output_weight = output_weight
+        self._inputs: dict[str, Costs] = {}
+        self._outputs: dict[str, Costs] = {}
+
+    def at_dispatch(self, request: Request) -> float:
+        """Return the prompt's guessed tokens and half of the output that all but few requests stay below."""
+        guessed = min(request.size_bytes / BYTES_PER_TOKEN, _cap(self._inputs, request.model))
+        output = 0.5 * _cap(self._outputs, request.model)
+        return max(LEAST_TOKENS, self._input_weight * guessed + self._output_weight * output)
+
+    def at_end(self, lease: Lease, charged: float, now: float) -> float:
+        """Return the difference to what was read and generated."""
+        model = lease.request.model
+        read = self._read(lease)
+        _costs(self._inputs, model).add(read)
+        _costs(self._outputs, model).add(lease.output_tokens)
+        return max(LEAST_TOKENS, self._cost(lease, read)) - charged
+
+    def due_at(self, lease: Lease, charged: float, now: float) -> float:
+        """Return when to look next: what is generated is not watched token by token."""
+        return now + max(LOOK_S, now - lease.granted_at)
+
+    def instalment(self, lease: Lease, charged: float, now: float) -> float:
+        """Return as much again, often enough for what has been generated."""
+        so_far = self._cost(lease, self._read(lease))
+        total = max(charged, LEAST_TOKENS)
+        while total < so_far:
+            total *= 2.0
+        return total - charged
+
+    def undone(self, lease: Lease, charged: float) -> float:
+        """Return all of it if the slots are free; one that still drains pays for what it has generated."""
+        return charged if lease.state is LeaseState.FREED else 0.0
+
+    def idle(self, slot_seconds: float, service_s: float) -> float:
+        """Return what could have been read and generated meanwhile, at the mean of all models."""
+        means = [costs.mean for costs in self._outputs.values()]
+        output = sum(means) / len(means) if means else PRIOR_TOKENS
+        return self._output_weight * output * slot_seconds / service_s
+
+    def _read(self, lease: Lease) -> float:
+        told = lease.input_tokens
+        if told is not None:
+            return told
+        return min(lease.request.size_bytes / BYTES_PER_TOKEN, _cap(self._inputs, lease.request.model))
+
+    def _cost(self, lease: Lease, read: float) -> float:
+        return self._input_weight * read + self._output_weight * lease.output_tokens
+
+
+def _costs(costs: dict[str, Costs], model: str) -> Costs:
+    known = costs.get(model)
+    if known is None:
+        known = costs[model] = Costs(1.0, PRIOR_TOKENS)
+    return known
+
+
+def _cap(costs: dict[str, Costs], model: str) -> float:
+    known = costs.get(model)
+    return known.cap if known is not None else 2.0 * PRIOR_TOKENS
