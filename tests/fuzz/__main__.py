@@ -1,6 +1,7 @@
 """`python -m tests.fuzz TARGET --seconds N`: coverage-guided with atheris where it is installed, blind without.
 
-What breaks a target is printed and kept under `--keep` (default: a folder in the system's place for such). Put its
+`--runs N` ends it after so many inputs, and `--seed N` makes them the same again (blind, that is one history). What
+breaks a target is printed and kept under `--keep` (default: a folder in the system's place for such). Put its
 bytes into `corpus.py` once the bug is understood. Exit code 1 if something broke.
 """
 
@@ -23,24 +24,35 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
     parser.add_argument("target", choices=("stream", "peek", "server", "client"))
     parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--runs", type=int, help="end after so many inputs, too")
+    parser.add_argument("--seed", type=int, help="otherwise by chance")
     parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir()) / "inferencemesh-fuzz")
     parser.add_argument("--blind", action="store_true", help="do not use atheris")
     chosen = parser.parse_args()
     folder = chosen.keep / chosen.target
     folder.mkdir(parents=True, exist_ok=True)
-    if chosen.blind or importlib.util.find_spec("atheris") is None:
-        return blind(chosen.target, chosen.seconds, folder)
-    guided(chosen.target, chosen.seconds, folder)
+    runs = sys.maxsize if chosen.runs is None else chosen.runs
+    seed = random.randrange(1, 1 << 31) if chosen.seed is None else chosen.seed
+    missing = importlib.util.find_spec("atheris") is None
+    if chosen.blind or missing:
+        if missing and not chosen.blind:
+            print(
+                f"{chosen.target}: atheris is not installed: going blind, without coverage (CONTRIBUTING.md)"
+            )
+        return blind(chosen.target, chosen.seconds, runs, seed, folder)
+    guided(chosen.target, chosen.seconds, chosen.runs, seed, folder)
     return 0
 
 
-def blind(target: str, seconds: float, folder: Path) -> int:
+def blind(target: str, seconds: float, runs: int, seed: int, folder: Path) -> int:
     """Mutants of the corpus."""
     from tests.fuzz.corpus import mutants
     from tests.fuzz.targets import TARGETS
 
-    seed, tried, end_at = random.randrange(1 << 32), 0, time.monotonic() + seconds
+    tried, end_at = 0, time.monotonic() + seconds
     for data in mutants(target, seed):
+        if tried >= runs or time.monotonic() > end_at:
+            break
         try:
             TARGETS[target](data)
         except Exception as broken:
@@ -49,15 +61,11 @@ def blind(target: str, seconds: float, folder: Path) -> int:
             print(f"{target} broke on {data!r} (kept as {path}): {type(broken).__name__}: {broken}")
             return 1
         tried += 1
-        if time.monotonic() > end_at:
-            break
-    print(
-        f"{target}: {tried} inputs, blind, seed {seed}: nothing broke (atheris is not installed or not wanted)"
-    )
+    print(f"{target}: {tried} inputs, blind, seed {seed}: nothing broke")
     return 0
 
 
-def guided(target: str, seconds: int, folder: Path) -> None:
+def guided(target: str, seconds: int, runs: int | None, seed: int, folder: Path) -> None:
     """With coverage. The fuzzer ends the process itself."""
     atheris: Any = importlib.import_module("atheris")  # optional, and without stubs
 
@@ -71,6 +79,8 @@ def guided(target: str, seconds: int, folder: Path) -> None:
         (seeds / f"seed-{number}").write_bytes(data)
     options = [
         f"-max_total_time={seconds}",
+        f"-runs={-1 if runs is None else runs}",
+        f"-seed={seed}",
         "-max_len=4000",
         f"-artifact_prefix={folder}/",
         "-print_final_stats=1",

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,11 +29,12 @@ WITHIN_S = 180.0
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a planted bug: `caught_by` is the first failing test, None if it survived."""
+    """What became of a planted bug: `caught_by` is the first failing test, None if it survived or was not planted."""
 
     mutation: Mutation
     caught_by: str | None
     seconds: float
+    why: str  # what was run, or why nothing was
 
 
 @contextmanager
@@ -93,12 +94,15 @@ def judged(mutation: Mutation) -> Verdict:
     """Plant one bug and run its tests."""
     began = time.monotonic()
     with copied() as copy:
-        planted(mutation, copy)
+        try:
+            planted(mutation, copy)
+        except LookupError as outdated:
+            return Verdict(mutation, None, time.monotonic() - began, str(outdated))
         caught = tested(copy, mutation.tests)
-    return Verdict(mutation, caught, time.monotonic() - began)
+    return Verdict(mutation, caught, time.monotonic() - began, " ".join(mutation.tests))
 
 
-def sound(mutations: tuple[Mutation, ...]) -> None:
+def sound(mutations: Iterable[Mutation]) -> None:
     """Run the chosen tests on an unchanged copy.
 
     Raises:
@@ -110,25 +114,25 @@ def sound(mutations: tuple[Mutation, ...]) -> None:
                 raise RuntimeError(f"{failed} fails without any planted bug")
 
 
-def judge_all(words: list[str]) -> list[Verdict]:
-    """Judge all, or those whose name or file holds one of the words."""
-    chosen = tuple(m for m in MUTATIONS if not words or any(w in m.name or w in m.path for w in words))
-    sound(chosen)
+def judge(mutations: Sequence[Mutation]) -> Iterator[Verdict]:
+    """Judge them in their order; raises as `sound` does."""
+    sound(mutations)
     with ThreadPoolExecutor(2) as runs:
-        return list(runs.map(judged, chosen))
+        yield from runs.map(judged, mutations)
 
 
 def main(words: list[str]) -> int:
-    verdicts = judge_all(words)
-    for verdict in verdicts:
+    chosen = [m for m in MUTATIONS if not words or any(w in m.name or w in m.path for w in words)]
+    caught = 0
+    for verdict in judge(chosen):
         what = verdict.mutation
+        caught += verdict.caught_by is not None
         print(
             f"{'caught' if verdict.caught_by else 'SURVIVED':9}{verdict.seconds:6.1f} s  {what.path:22} {what.name}"
         )
-        print(f"{'':19}{verdict.caught_by or ' '.join(what.tests)}")
-    survived = sum(verdict.caught_by is None for verdict in verdicts)
-    print(f"{len(verdicts) - survived} of {len(verdicts)} caught")
-    return 1 if survived else 0
+        print(f"{'':19}{verdict.caught_by or verdict.why}", flush=True)
+    print(f"{caught} of {len(chosen)} caught")
+    return 0 if caught == len(chosen) else 1
 
 
 if __name__ == "__main__":
