@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from inferencemesh.core.charge import PerSlot
+from inferencemesh.core.charge import PerHeldSlot, PerSlot
+from inferencemesh.core.metered import SlotSeconds
 from inferencemesh.core.model import BackendSpec, BreakerSpec, Limits, ModelSpec, RetrySpec, TenantSpec
 from inferencemesh.core.request import LeaseState
 from tests.prove.invariants import check_all
@@ -85,7 +86,18 @@ class Packer(pickle.Pickler):
         return _recall, (id(constant),)
 
 
-for _constant in (BackendSpec, ModelSpec, TenantSpec, Limits, BreakerSpec, RetrySpec, PerSlot, NoChance):
+for _constant in (
+    BackendSpec,
+    ModelSpec,
+    TenantSpec,
+    Limits,
+    BreakerSpec,
+    RetrySpec,
+    PerSlot,
+    NoChance,
+    SlotSeconds,
+    PerHeldSlot,
+):
     Packer.dispatch_table[_constant] = Packer.keep
 
 
@@ -212,7 +224,15 @@ def key_of(oracle: Oracle, left: Left) -> object:
         for s in oracle.servers.values()
     )
     holds = tuple(
-        (name, hold.state, hold.server.name, hold.level, hold.at > hold.server.full_at)
+        (
+            name,
+            hold.state,
+            hold.server.name,
+            hold.level,
+            hold.at > hold.server.full_at,
+            hold.charged,
+            now - hold.at if oracle.unit == "slot_seconds" else None,
+        )
         for name, hold in sorted(oracle.holds.items())
         if hold.state != "freed" or oracle.wishes[name[0]].hold is hold
     )
@@ -241,8 +261,8 @@ def _wish(oracle: Oracle, wish: Wish) -> object:
     behind = oracle.virtual[oracle.pool[wish.model]]
     ahead = max(wish.deadline - now, 0.0)
     if wish.state == "running":
-        told = (wish.charged, wish.fulls, wish.exempt, tuple(wish.avoid), wish.left, wish.grants)
-        return wish.name, "running", ahead, now - wish.arrived, told
+        so_far = (wish.fulls, wish.exempt, tuple(wish.avoid), wish.left, wish.grants)
+        return wish.name, "running", ahead, now - wish.arrived, so_far
     waits = (wish.until - now, wish.left - (now - wish.since), now - wish.arrived, wish.exempt)
     kept = (wish.key - behind, now - wish.kept_since) if wish.kept is not None else None
     told = (
@@ -261,7 +281,8 @@ def _user(oracle: Oracle, user: User) -> object:
     for pool, virtual in oracle.virtual.items():
         waits = any(wish.user is user for wish in oracle.in_line(pool))
         service = user.service.get(pool, 0) - virtual
-        services.append(service if waits or service > 0 else 0)
+        matters = waits or service > 0 or oracle.unit == "slot_seconds"  # there, an instalment may still come
+        services.append(service if matters else 0)
     first = user.waits_for
     return user.name, tuple(services), user.out, first.name if first is not None else None
 
@@ -269,13 +290,21 @@ def _user(oracle: Oracle, user: User) -> object:
 # --- scopes ----------------------------------------------------------------------------------------------------------
 
 
-def world(*, slots: tuple[int, int] = (1, 2), places: int = 2, routing: str = "least_busy") -> Setting:
+def world(
+    *,
+    slots: tuple[int, int] = (1, 2),
+    places: int = 2,
+    routing: str = "least_busy",
+    charge: str = "requests",
+    reserved: int = 0,
+) -> Setting:
     """Two backends, one model, three tenants; one of them has a weight of 2, one a limit of its own."""
     return Setting(
         tuple(BackendSpec(f"b{number}", count) for number, count in enumerate(slots)),
         (ModelSpec("m", ("b0", "b1"), places, queue_timeout_s=2.0, refuse_hopeless=False, routing=routing),),
-        (TenantSpec("a"), TenantSpec("b", 2.0), TenantSpec("c", max_running=2)),
+        (TenantSpec("a", reserved=reserved), TenantSpec("b", 2.0), TenantSpec("c", max_running=2)),
         Limits(),
+        charge,
     )
 
 
@@ -301,11 +330,17 @@ SMALL = (
     Scope("alone", alone(2), offers(("a", 1), ("a", 1), ("b", 1), ("c", 2))),
     Scope("width", world(slots=(0, 2)), offers(("a", 1), ("b", 1), ("c", 2)), ticks=1),
     Scope("full", world(slots=(1, 1)), offers(("a", 1), ("b", 1)), requeues=1, ticks=1),
+    Scope(
+        "seconds", world(slots=(0, 1), charge="slot_seconds"), offers(("a", 1), ("b", 1), ("b", 1)), ticks=2
+    ),
+    Scope("fewest", world(slots=(0, 2), charge="slots"), offers(("a", 1), ("b", 1), ("b", 1), ("c", 1))),
+    Scope("reserve", world(slots=(0, 1), reserved=1), offers(("a", 1), ("b", 1), ("b", 1), ("c", 1))),
     Scope("resize", world(), offers(("a", 1), ("c", 2)), changes=2, sizes=(("b1", 0), ("b1", 1), ("b1", 2))),
 )
 LARGE = (
     Scope("leases", world(places=1), offers(*FOUR), apart=True),
     Scope("time", world(places=1), offers(*FOUR), ticks=3),
+    Scope("slot-seconds", world(places=1, charge="slot_seconds"), offers(*FOUR), ticks=4),
     Scope("full and retry", world(places=1), offers(*FOUR), requeues=1, apart=True),
     Scope("full in time", world(places=1), offers(*FOUR[1:]), requeues=2, ticks=2, apart=True),
     Scope("sizes", world(places=1), offers(*FOUR), changes=2, sizes=(("b1", 1), ("b1", 2)), switches=("b0",)),

@@ -37,7 +37,13 @@ def random_setting(rng: random.Random) -> Setting:
         tuple(BackendSpec(name, rng.choice([0, 1, 1, 2, 3, 4]), rng.choice([1.0, 2.0])) for name in names),
         tuple(models),
         tuple(
-            TenantSpec(name, rng.choice(WEIGHTS), rng.choice(caps), rng.choice([None, None, None, 2]))
+            TenantSpec(
+                name,
+                rng.choice(WEIGHTS),
+                rng.choice(caps),
+                rng.choice([None, None, None, 2]),
+                rng.choice([0, 0, 0, 0, 1, 2]),
+            )
             for name in TENANTS[:3]
         ),
         Limits(
@@ -45,6 +51,7 @@ def random_setting(rng: random.Random) -> Setting:
             max_waiting_bytes=rng.choice([10**6, 10**6, 20]),
             max_running=rng.choice([None, None, None, 2, 3]) if together else None,
         ),
+        rng.choice(["requests", "requests", "slot_seconds", "slot_seconds", "slots", "fifo"]),
     )
 
 

@@ -63,12 +63,13 @@ class User:
     weight: float = 1.0
     cap: int | None = None
     places: int | None = None
+    reserved: int = 0
     service: dict[int, int] = field(default_factory=dict)  # F by pool
     waits_for: Wish | None = None  # its turn had come, and its own limit leaves too little room for it
     out: bool = False  # not eligible: at its limit, or waiting for room for that one
 
-    def cost(self, slots: float) -> int:
-        return round(slots * round(BILLION / self.weight))
+    def cost(self, units: float) -> int:
+        return round(units * round(BILLION / self.weight))
 
 
 @dataclass(slots=True, eq=False)
@@ -96,7 +97,7 @@ class Wish:
     key: int = 0
     collects: int = 0
     alarm: float | None = None  # when it stops resting, or gives up collecting
-    charged: int = 0
+    charged: float = 0.0  # while it collects, in the unit of the charge
     fulls: int = 0
     grants: int = 0
     hold: Hold | None = None
@@ -111,6 +112,7 @@ class Hold:
     state: str  # running | draining | freed
     at: float
     level: int
+    charged: float  # so far, in the unit of the charge
 
 
 class World:
@@ -118,10 +120,14 @@ class World:
 
     def __init__(self, setting: Setting) -> None:
         self.limits = setting.limits
+        self.unit = setting.charge
+        self.lifts = setting.charge in ("requests", "slot_seconds")
         self.now = 0.0
         self.servers = {s.name: Server(s.name, s.slots, s.weight) for s in setting.backends}
         self.models = {m.name: m for m in setting.models}
-        self.users = {t.name: User(t.name, t.weight, t.max_running, t.max_waiting) for t in setting.tenants}
+        self.users = {
+            t.name: User(t.name, t.weight, t.max_running, t.max_waiting, t.reserved) for t in setting.tenants
+        }
         self.turn = dict.fromkeys(self.models, 0)  # where a tie among a model's backends starts
         self.pool = pools(setting)  # by model
         self.virtual = dict.fromkeys(sorted(set(self.pool.values())), 0)  # V by pool
@@ -177,6 +183,8 @@ class World:
     def lifted(self, user: User, pool: int) -> int:
         """F of a tenant that waits, or that it would have if it came now: idleness buys nothing."""
         mine = user.service.get(pool, 0)
+        if not self.lifts:
+            return mine
         return mine if any(w.user is user for w in self.in_line(pool)) else max(mine, self.virtual[pool])
 
     def fits(self, wish: Wish) -> Server | None:
@@ -207,12 +215,21 @@ class World:
         return others if any(server.usable for server in others) else servers
 
     def whose_turn(self, pool: int) -> Wish | None:
-        """D1: of each eligible tenant the first waiter that a backend could serve; of those the least (F, arrival)."""
+        """Of the heads the least (F, arrival); first those whose tenants hold less than their reserve."""
+        heads = self.heads(pool)
+        first = [head for head in heads if self.comes_first(head.user)]
+        return min(first or heads, key=lambda w: (w.user.service[pool], w.number), default=None)
+
+    def comes_first(self, user: User) -> bool:
+        return self.held_by(user) < user.reserved
+
+    def heads(self, pool: int) -> list[Wish]:
+        """D1: of each eligible tenant the first waiter that a backend could serve."""
         heads: dict[User, Wish] = {}
         for wish in sorted(self.in_line(pool), key=lambda wish: (wish.order, wish.number)):
             if not wish.user.out and (self.fits(wish) or self.collects_at(wish)):
                 heads.setdefault(wish.user, wish)
-        return min(heads.values(), key=lambda w: (w.user.service[pool], w.number), default=None)
+        return list(heads.values())
 
     # --- who may come in ------------------------------------------------------------------------------------
 

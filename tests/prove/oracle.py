@@ -12,7 +12,7 @@ which patience and the price of collecting depend on, is a constant on both side
 from __future__ import annotations
 
 from tests.prove.naive import Hold, Server, User, Wish, World
-from tests.prove.steps import SERVICE_S, Decision, Setting, Step
+from tests.prove.steps import CAP_S, SERVICE_S, Decision, Setting, Step
 
 BACKOFF_S, BACKOFF_MAX_S = 0.25, 5.0
 PATIENCE_S = max(1.0, 2.0 * SERVICE_S)
@@ -88,7 +88,7 @@ class Oracle(World):
         if server is not None and self._may_start(wish):
             self._accept(wish)
             self._lift(wish)
-            self._charge(wish)
+            self._charge(wish, wish.user.service[self.pool[wish.model]])
             self._follow(wish)
             self._grant(wish, server)
             return self._serve()
@@ -151,7 +151,10 @@ class Oracle(World):
         assert hold is not None
         server = hold.server
         if hold.state == "running":
-            self._free(hold)
+            self._free(hold, undone=True)
+        elif self.unit == "requests" or (self.unit == "slot_seconds" and hold.state == "freed"):
+            self._correct(wish, -hold.charged)
+            hold.charged = 0.0
         if full:
             wish.fulls += 1
             self._said_full(hold, not_before)
@@ -159,8 +162,6 @@ class Oracle(World):
             server.quiet_until = max(server.quiet_until or 0.0, self.now + not_before)
         if avoid:
             wish.avoid |= {server.name}
-        wish.user.service[self.pool[wish.model]] -= wish.charged
-        wish.charged = 0
         wish.order = wish.arrived + wish.offset - REQUEUED
         wish.exempt = True
         self._enter(wish)
@@ -196,6 +197,15 @@ class Oracle(World):
 
     def _elapse(self) -> None:
         """What time alone has changed by now."""
+        if self.unit == "slot_seconds":
+            for hold in self.holds.values():
+                held = (self.now - hold.at) * hold.wish.width
+                if hold.state != "freed" and held >= hold.charged:
+                    total = hold.charged
+                    while total <= held:
+                        total *= 2
+                    self._correct(hold.wish, total - hold.charged)
+                    hold.charged = total
         due = [wish for wish in self.waiters if wish.alarm is not None and wish.alarm <= self.now]
         for wish in sorted(due, key=lambda wish: (wish.alarm or 0.0, wish.number)):
             if wish.state == "resting":
@@ -244,7 +254,9 @@ class Oracle(World):
             server = other.kept
             assert server is not None
             stranger = other.user is not wish.user and self.pool[other.model] == pool
-            if stranger and mine < other.key and server.name in self.models[wish.model].backends:
+            first, second = self.comes_first(wish.user), self.comes_first(other.user)
+            before = first if first != second else mine < other.key
+            if stranger and before and server.name in self.models[wish.model].backends:
                 self._back_to_the_line(other)
 
     def _accept(self, wish: Wish) -> None:
@@ -292,11 +304,11 @@ class Oracle(World):
 
     # --- collecting -----------------------------------------------------------------------------------------
 
-    def _collect(self, wish: Wish, server: Server) -> None:
+    def _collect(self, wish: Wish, server: Server, key: int) -> None:
         """One backend gives nothing to anybody else; V does not follow before the grant."""
         wish.state = "collecting"
         self.collectors.append(wish)
-        self._charge(wish)
+        self._charge(wish, key)
         server.kept_for = wish
         wish.kept = server
         wish.kept_since = self.now
@@ -310,9 +322,9 @@ class Oracle(World):
         wish.kept.kept_for = None
         wish.kept = None
         wish.alarm = None
-        idle = (self.now - wish.kept_since) * wish.width / SERVICE_S
-        back = wish.charged if refund else 0
-        wish.user.service[self.pool[wish.model]] += wish.user.cost(idle) - back
+        idle = (self.now - wish.kept_since) * wish.width
+        price = {"requests": idle / SERVICE_S, "slot_seconds": idle}.get(self.unit, 0.0)
+        self._correct(wish, price - (wish.charged if refund else 0.0))
 
     def _back_to_the_line(self, wish: Wish) -> None:
         self._lift(wish)
@@ -331,7 +343,9 @@ class Oracle(World):
 
     def _grant(self, wish: Wish, server: Server) -> None:
         server.running += wish.width
-        wish.hold = self.holds[wish.name, wish.grants] = Hold(wish, server, "running", self.now, server.held)
+        wish.hold = self.holds[wish.name, wish.grants] = Hold(
+            wish, server, "running", self.now, server.held, wish.charged
+        )
         wish.grants += 1
         wish.state = "running"
         names = self.models[wish.model].backends
@@ -339,12 +353,20 @@ class Oracle(World):
         self.said.append(("granted", wish.name, server.name))
         self._look(wish.user)
 
-    def _free(self, hold: Hold) -> None:
+    def _free(self, hold: Hold, *, undone: bool = False) -> None:
         if hold.state == "running":
             hold.server.running -= hold.wish.width
         else:
             hold.server.draining -= hold.wish.width
         hold.state = "freed"
+        cost = hold.charged
+        if undone or self.unit == "slots":
+            cost = 0.0
+        elif self.unit == "slot_seconds":
+            cost = max(0.25, self.now - hold.at) * hold.wish.width
+        if cost != hold.charged:
+            self._correct(hold.wish, cost - hold.charged)
+            hold.charged = cost
         self._look(hold.wish.user)
         self._rest(self.pool[hold.wish.model])
 
@@ -379,21 +401,25 @@ class Oracle(World):
         pool = self.pool[wish.model]
         wish.user.service[pool] = self.lifted(wish.user, pool)
 
-    def _charge(self, wish: Wish) -> None:
-        pool = self.pool[wish.model]
-        wish.key = wish.user.service[pool]
-        wish.charged = wish.user.cost(wish.width)
-        wish.user.service[pool] += wish.charged
+    def _charge(self, wish: Wish, key: int) -> None:
+        wish.key = key
+        each = {"requests": 1.0, "slots": 1.0, "slot_seconds": CAP_S / 2, "fifo": 0.0}[self.unit]
+        wish.charged = each * wish.width
+        self._correct(wish, wish.charged)
+
+    def _correct(self, wish: Wish, amount: float) -> None:
+        wish.user.service[self.pool[wish.model]] += wish.user.cost(amount)
 
     def _follow(self, wish: Wish) -> None:
         """V is not behind the start of what is in service."""
         pool = self.pool[wish.model]
-        self.virtual[pool] = max(self.virtual[pool], wish.key)
+        if self.lifts:
+            self.virtual[pool] = max(self.virtual[pool], wish.key)
         self._forget(pool, wish.user)
 
     def _rest(self, pool: int) -> None:
         """The end of a busy period: V moves past everybody."""
-        if not self._busy(pool):
+        if not self._busy(pool) and self.lifts:
             served = [user.service.get(pool, 0) for user in self.users.values()]
             self.virtual[pool] = max(self.virtual[pool], *served)
         self._forget(pool)
@@ -412,8 +438,8 @@ class Oracle(World):
         for wish in self.wishes.values():
             user = wish.user
             passed = user.service.get(pool, 0) <= self.virtual[pool]
-            if passed and user not in busy and self.pool[wish.model] == pool:
-                wish.charged = 0
+            if passed and user not in busy and self.pool[wish.model] == pool and wish.hold is not None:
+                wish.hold.charged = 0.0
 
     def _look(self, user: User) -> None:
         """Notice who is no longer eligible, and lift who is so again."""
@@ -426,7 +452,7 @@ class Oracle(World):
         if user.out and not out:
             for pool in {self.pool[wish.model] for wish in self.waiters if wish.user is user}:
                 if any(wish.user is user for wish in self.in_line(pool)):
-                    user.service[pool] = max(user.service[pool], self.virtual[pool])
+                    user.service[pool] = max(user.service[pool], self.virtual[pool] if self.lifts else 0)
         user.out = out
 
     # --- the loop -------------------------------------------------------------------------------------------
@@ -466,13 +492,16 @@ class Oracle(World):
             return True
         if most is not None and self.held_by_all() + turn.width > most:
             return False  # its turn: nobody overtakes it
+        key = min(
+            head.user.service[pool] for head in self.heads(pool)
+        )  # V does not pass whose turn it would be
         server = self.fits(turn)
         if server is None:
             keeper = self.collects_at(turn)
             assert keeper is not None
-            self._collect(turn, keeper)
+            self._collect(turn, keeper, key)
         else:
-            self._charge(turn)
+            self._charge(turn, key)
             self._follow(turn)
             self._leave(turn)
             self._grant(turn, server)

@@ -7,14 +7,25 @@ replayed, and given to both. What a step decides is a list of tuples, too.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from inferencemesh.core.admission import Admission, Displaced, Effect, Expired, Granted, Queued, Refused
+from inferencemesh.core.charge import Arrival, ChargePolicy, PerHeldSlot, PerSlot
 from inferencemesh.core.estimate import Speed
+from inferencemesh.core.metered import SlotSeconds
 from inferencemesh.core.model import BackendSpec, Limits, ModelSpec, TenantSpec
 from inferencemesh.core.outcome import Outcome, Phase
 from inferencemesh.core.request import Lease, LeaseState, Request, RequestState
+
+CAP_S = 4.0  # C: of all requests, where slot-seconds are charged
+CHARGES: dict[str, Callable[[], ChargePolicy]] = {
+    "requests": PerSlot,
+    "slot_seconds": lambda: SlotSeconds(fixed_s=CAP_S),
+    "slots": PerHeldSlot,
+    "fifo": Arrival,
+}
 
 Step = tuple[Any, ...]
 Decision = tuple[str, ...]
@@ -34,6 +45,7 @@ class Setting:
     models: tuple[ModelSpec, ...]
     tenants: tuple[TenantSpec, ...] = ()
     limits: Limits = field(default_factory=Limits)
+    charge: str = "requests"  # | slot_seconds | slots | fifo
 
 
 class NoChance(random.Random):
@@ -80,7 +92,12 @@ class Core:
 
     def __init__(self, setting: Setting, *, rng: random.Random | None = None, measured: bool = False) -> None:
         self.admission = Admission(
-            setting.backends, setting.models, setting.tenants, setting.limits, rng=rng or NO_CHANCE
+            setting.backends,
+            setting.models,
+            setting.tenants,
+            setting.limits,
+            rng=rng or NO_CHANCE,
+            charge=CHARGES[setting.charge](),
         )
         if not measured:
             for model in self.admission._state.models.values():

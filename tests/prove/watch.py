@@ -66,8 +66,14 @@ class Watch:
         self.keeping: dict[Request, tuple[float, int]] = {}
         self.virtual: dict[int, int] = {}
         self.previous_virtual: dict[int, int] = {}
-        # Fairness: only where every waiter could be served by every backend, and nothing was given back.
-        self.comparable = len({frozenset(model.backends) for model in setting.models}) == 1
+        # Fairness: only where every waiter could be served by every backend, what was charged is final, and nobody
+        # has a reserve; the other units have tests of their own.
+        self.final = setting.charge == "requests"
+        self.comparable = (
+            len({frozenset(model.backends) for model in setting.models}) == 1
+            and self.final
+            and not any(spec.reserved for spec in setting.tenants)
+        )
         self.plain = self.comparable
         self.dispatched: Counter[str] = Counter()
         self.backlog: Counter[str] = Counter()
