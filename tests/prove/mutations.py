@@ -240,6 +240,13 @@ RUNTIME = (
         OWNER,
     ),
     Mutation(
+        "an engine that can be asked has no time to answer after a deadline",
+        "runtime/drain.py",
+        '        if settings.policy == "confirm":\n            least_s',
+        "        if False:\n            least_s",
+        OWNER,
+    ),
+    Mutation(
         "the backend's own end is not seen while it drains",
         "runtime/drain.py",
         '    def _ended(self) -> None:\n        self.finish("ended")',

@@ -67,6 +67,7 @@ class Place:
         self.drains = Drains(self.gate, loop, emit=self.events.append, alarm=lambda *_: None)
         settings = DrainSettings(policy, GRACE_S, CLEANUP_S, overdue_s=30.0)
         self.upstream: Any = type("Upstream", (), {"name": "b", "drain": settings, "degraded": None})()
+        self.upstream.engine = type("Silent", (), {"confirm_path": lambda self, attempt_id: None})()
         self.conn: Any = Connection()
         self.request = Request("1", "t", "m", arrived_at=loop.time(), deadline_at=loop.time() + 600)
         self.gate.offer(self.request)
@@ -88,8 +89,8 @@ class Place:
             loop=self.loop,
         )
 
-    def adopt(self) -> None:
-        limit_at = self.loop.time() + TOTAL_S
+    def adopt(self, *, limit_s: float = TOTAL_S) -> None:
+        limit_at = self.loop.time() + limit_s
         self.drains.adopt(self.lease, self.conn, self.upstream, limit_at=limit_at, attempt_id="a")
 
     async def freed_after(self) -> float:
@@ -146,6 +147,19 @@ def test_worst_case_does_not_believe_a_close() -> None:
         assert await place.freed_after() == pytest.approx(TOTAL_S, abs=0.3)
 
     at_a_place("worst_case", main)
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_an_engine_that_can_be_asked_has_time_to_answer_after_a_deadline(closes: bool) -> None:
+    """A request that ends at its limit has told the engine only then (B5)."""
+
+    async def main(place: Place) -> None:
+        place.adopt(limit_s=0.0)
+        if closes:
+            place.conn.peer_closes()
+        assert await place.freed_after() >= CLEANUP_S
+
+    at_a_place("confirm", main)
 
 
 @pytest.mark.parametrize("policy", ["grace", "worst_case"])

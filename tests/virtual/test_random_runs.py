@@ -169,7 +169,7 @@ def one_run(seed: int, *, callers: int = CALLERS, check_every: int = 1) -> World
 
             loop.each_turn = each_turn
             drains = [backend["drain"] for backend in document["backends"]]
-            lingers = all(d["policy"] != "grace" or d["grace"] == "200ms" for d in drains)
+            lingers = all(d["policy"] == "confirm" or d["grace"] == "200ms" for d in drains)
             people = [
                 Caller(made, seeded(seed, "caller", number), f"c{number}", ("demo", "demo", "solo"), lingers)
                 for number in range(callers)

@@ -7,7 +7,8 @@ A closed connection is not a stopped generation. Each drain keeps its lease unti
 - `reported`: the engine's own word for this very attempt (`confirm`);
 - `trust`: the policy asks for no evidence;
 - `limit`: the longest time that the request may have been worked on (`timeouts.total` from its sending) has passed:
-  the policy `worst_case`, an engine that did not say so under `confirm`, a peer that did not close within `cleanup`.
+  the policy `worst_case`, a peer that did not close within `cleanup`, an engine that did not say so under `confirm`
+  (it has the time of a cleanup to say it, also where the request ended only at its limit).
 
 On plain TCP we close our half first and wait for the peer's own close, which says that its HTTP layer has seen
 ours. Nothing is freed for age alone; an old drain is counted and alarmed instead.
@@ -119,8 +120,11 @@ class Drain:
 
     def _until_limit(self) -> None:
         self.state = "limit"
-        now = self._drains.loop.time()
-        self._after(max(self.limit_at - now, self.upstream.drain.grace_s), self._limit_over)
+        now, settings = self._drains.loop.time(), self.upstream.drain
+        least_s = settings.grace_s
+        if settings.policy == "confirm":
+            least_s = max(least_s, self.since + settings.cleanup_s - now)
+        self._after(max(self.limit_at - now, least_s), self._limit_over)
 
     def _limit_over(self) -> None:
         self.finish("limit")
