@@ -35,12 +35,13 @@ FUZZED = ("stream", "peek", "server", "client")
 
 @dataclass(frozen=True)
 class Budget:
-    """How much of each level. Seeds begin where those of the suite end, but in a full run, which holds both."""
+    """How much of each level, 0 or () for none of it. Seeds begin where those of the suite end, but in a full run,
+    which holds both.
+    """
 
     scopes: tuple[Scope, ...]
     first_seed: int
     histories: int
-    steps: int  # of a history, at least
     shapes: tuple[str, ...] | None  # of requests whose every point is made to fail; None is all
     runs: int  # under virtual time
     storms: tuple[int, ...]  # callers of each
@@ -49,9 +50,10 @@ class Budget:
     mutants: int  # every so manieth of the planted bugs
 
 
-FULL = Budget(SMALL + LARGE, 0, 10_000, 80, None, 400, (1000, 1000, 1000), 20_000, 50_000, 1)
-CI = Budget(SMALL, 10_000, 400, 80, (), 40, (), 4_000, 0, 1)
-QUICK = Budget(SMALL, 10_000, 150, 80, ("stream", "full", "leaves"), 10, (150,), 1_000, 0, 10)
+STEPS = 80  # of a history, at least
+FULL = Budget(SMALL + LARGE, 0, 5_000, None, 400, (1000, 1000, 1000), 20_000, 20_000, 1)
+CI = Budget(LARGE[:1], 10_000, 400, (), 40, (), 4_000, 0, 1)
+QUICK = Budget(SMALL, 10_000, 200, ("stream", "full", "leaves"), 10, (150,), 1_000, 0, 10)
 
 
 # --- admission alone -------------------------------------------------------------------------------------------------
@@ -81,7 +83,7 @@ def explore_whole(scope: Scope) -> Explored:
 def histories(budget: Budget, say: Say) -> Numbers:
     """Random histories against the oracle, every invariant after every step."""
     seeds = range(budget.first_seed, budget.first_seed + budget.histories)
-    blocks = {seeds[at].__str__(): seeds[at : at + 100] for at in range(0, len(seeds), 100)}
+    blocks = {str(seeds[at]): seeds[at : at + 100] for at in range(0, len(seeds), 100)}
     steps, settings = 0, 0
     decided: Counter[str] = Counter()
     with processes() as pool:
@@ -103,7 +105,7 @@ def block_of_histories(seeds: range) -> tuple[int, Counter[str], int]:
     decided: Counter[str] = Counter()
     for seed in seeds:
         with named(f"history of seed {seed}"):
-            both = run(seed, FULL.steps)
+            both = run(seed, STEPS)
         steps += len(both.history)
         decided.update(said[0] for _, said in both.log)
     return steps, decided, len(seeds)
@@ -235,6 +237,20 @@ LEVELS: dict[str, Callable[[Budget, Say], Numbers]] = {
     "fuzzing": fuzzed,
     "mutants": planted,
 }
+
+
+def wanted(budget: Budget) -> list[str]:
+    """The levels of which the budget has something."""
+    shares = (
+        budget.scopes,
+        budget.histories,
+        budget.shapes,
+        budget.runs,
+        budget.storms,
+        budget.inputs,
+        budget.mutants,
+    )
+    return [level for level, share in zip(LEVELS, shares, strict=True) if share is None or share]
 
 
 # --- how -------------------------------------------------------------------------------------------------------------
