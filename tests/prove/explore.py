@@ -301,7 +301,17 @@ def world(
     """Two backends, one model, three tenants; one of them has a weight of 2, one a limit of its own."""
     return Setting(
         tuple(BackendSpec(f"b{number}", count) for number, count in enumerate(slots)),
-        (ModelSpec("m", ("b0", "b1"), places, queue_timeout_s=2.0, refuse_hopeless=False, routing=routing),),
+        (
+            ModelSpec(
+                "m",
+                ("b0", "b1"),
+                places,
+                queue_timeout_s=2.0,
+                refuse_hopeless=False,
+                keeps_places=False,
+                routing=routing,
+            ),
+        ),
         (TenantSpec("a", reserved=reserved), TenantSpec("b", 2.0), TenantSpec("c", max_running=2)),
         Limits(),
         charge,
@@ -310,7 +320,7 @@ def world(
 
 def alone(slots: int) -> Setting:
     """One backend."""
-    model = ModelSpec("m", ("b",), 2, queue_timeout_s=2.0, refuse_hopeless=False)
+    model = ModelSpec("m", ("b",), 2, queue_timeout_s=2.0, refuse_hopeless=False, keeps_places=False)
     return Setting(
         (BackendSpec("b", slots),), (model,), (TenantSpec("a"), TenantSpec("b", 2.0), TenantSpec("c"))
     )

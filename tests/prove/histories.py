@@ -62,6 +62,7 @@ def _model(rng: random.Random, name: str, backends: list[str]) -> ModelSpec:
         max_waiting=rng.choice([0, 1, 2, 3, 6]),
         max_waiting_per_tenant=rng.choice([None, None, 1, 2]),
         queue_timeout_s=rng.choice([3.0, 8.0]),
+        keeps_places=False,  # the oracle has no tickets
         refuse_hopeless=False,
         routing=rng.choice(["least_busy", "round_robin"]),
     )

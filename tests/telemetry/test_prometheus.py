@@ -27,6 +27,7 @@ INTERFACE = {
     "waiting": {"model", "tenant"},
     "running": {"model", "tenant"},
     "oldest_waiter_seconds": {"model"},
+    "returns_total": {"model", "result"},
     "buffered_bytes": {"kind"},
     "retries_total": {"backend", "reason"},
     "backend_up": {"backend"},

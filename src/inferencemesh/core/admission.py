@@ -106,16 +106,21 @@ class Admission:
         if code is not None:
             return self._refuse(request, code, model, tenant, now, effects)
         request._wait_left_s = model.spec.queue_timeout_s
+        claims = model.claims.use(tenant.name, now, request.returns)
         made_way = self._dispatch.make_way(request, model, tenant, now)
         backend = self._grantable(request, model, tenant)
         if backend is not None:
+            if claims:
+                model.claims.came_back(True)
             self._accept(request, tenant, now)
             lease = self._dispatch.grant_at_once(request, model, tenant, backend, now)
             effects.append(Granted(request, lease))
             if made_way:
                 self._dispatch.run(now, effects)
             return effects
-        verdict = judge(state, request, model, tenant, now)
+        verdict = judge(state, request, model, tenant, now, claims=claims)
+        if claims:
+            model.claims.came_back(verdict.code is None)
         if verdict.code is not None:
             self._refuse(request, verdict.code, model, tenant, now, effects)
             if made_way:

@@ -58,8 +58,13 @@ def too_wide(state: State, request: Request, model: Served, tenant: Tenant) -> b
     )
 
 
-def judge(state: State, request: Request, model: Served, tenant: Tenant, now: float) -> Verdict:
-    """Decide on a place for a request that cannot be granted now. Changes nothing."""
+def judge(
+    state: State, request: Request, model: Served, tenant: Tenant, now: float, *, claims: bool = False
+) -> Verdict:
+    """Decide on a place for a request that cannot be granted now. Changes nothing.
+
+    `claims`: it holds a ticket for coming back that is due, so that no place is kept from it.
+    """
     line = model.line
     limits = state.limits
     books = state.books
@@ -94,6 +99,12 @@ def judge(state: State, request: Request, model: Served, tenant: Tenant, now: fl
             wait_s = model.wait_s(tenant, ahead, at_best=True)
             if is_hopeless(wait_s, ahead, request.deadline_at - now):
                 return Verdict("deadline_unreachable")
+    if victim is None and not claims and model.claims.due and model.spec.keeps_places:
+        kept = min(model.claims.due, limit // 2)
+        mine = line.places.amounts.get(tenant, 0)
+        share = line.places.share_per_weight(tenant, limit - kept) * tenant.weight
+        if line.count + kept >= limit and mine >= share:
+            return Verdict("queue_full")
     if victim is None and excess <= 0:
         return _ENTER
     return Verdict(None, victim, excess > 0)

@@ -46,6 +46,7 @@ class ModelSpec:
     queue_timeout_s: float = 10.0
     refuse_hopeless: bool = True
     routing: str = "least_busy"  # | round_robin
+    keeps_places: bool = True  # for callers who come back when they were told to; see `core.claims`
 
     def __post_init__(self) -> None:
         if not self.backends:

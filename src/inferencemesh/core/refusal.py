@@ -47,4 +47,6 @@ def refuse(code: str, model: Served, tenant: Tenant, now: float, request: Reques
     if quiet_s > 0 and spread is None:
         # Every backend has asked to be left alone until then: no caller is told to come back earlier.
         retry_after_s = min(60.0, max(retry_after_s, quiet_s + model.tickets.spread(0.0, 1.0)))
+    if spread is None and model.spec.keeps_places:
+        model.claims.add(tenant.name, now + retry_after_s)
     return Refusal(code, message, retry_after_s, place, estimate_s)

@@ -68,6 +68,7 @@ class Request:
         "lease",
         "model",
         "outcome",
+        "returns",
         "size_bytes",
         "state",
         "tenant",
@@ -86,6 +87,7 @@ class Request:
         *,
         arrived_at: float,
         deadline_at: float,
+        returns: bool | None = None,
     ) -> None:
         self.id = id
         self.tenant = tenant
@@ -95,6 +97,7 @@ class Request:
         self.class_offset_s = class_offset_s
         self.arrived_at = arrived_at
         self.deadline_at = deadline_at
+        self.returns = returns  # whether its caller says that it tries again; None: it says nothing
         self.state = RequestState.NEW
         self.lease: Lease | None = None  # the newest attempt's; kept after it was freed
         self.outcome: Outcome | None = None

@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from inferencemesh.core.claims import Claims
 from inferencemesh.core.estimate import Speed, Tickets
 from inferencemesh.core.line import Line
 from inferencemesh.core.model import ModelSpec
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 class Served:
     """One model. Which pool it belongs to is decided once, from the backends that models share."""
 
-    __slots__ = ("line", "name", "pool", "route", "spec", "speed", "tickets")
+    __slots__ = ("claims", "line", "name", "pool", "route", "spec", "speed", "tickets")
 
     def __init__(self, spec: ModelSpec, backends: Sequence[Backend], pool: Pool, rng: random.Random) -> None:
         self.spec = spec
@@ -30,6 +31,7 @@ class Served:
         self.line = Line(spec)
         self.speed = Speed()
         self.tickets = Tickets(rng)
+        self.claims = Claims()
 
     def limit(self) -> int:
         """Return the bound of the line in force now."""

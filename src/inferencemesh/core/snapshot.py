@@ -37,6 +37,8 @@ class LineView:
     limit: int
     service_s: float | None = None  # mean slot-seconds of a request; None before the first has ended
     wait_s: float | None = None  # what a newcomer at the end of the line would wait by the same measure
+    returns_admitted: int = 0  # refused callers who came back at the time told and found a slot or a place
+    returns_refused: int = 0  # ... and were refused again
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,8 @@ def view(state: State, now: float) -> Snapshot:
             limit=model.limit(),
             service_s=model.speed.service_s() if model.speed.completions else None,
             wait_s=(model.line.count + 1) / model.per_s() if model.speed.completions else None,
+            returns_admitted=model.claims.kept,
+            returns_refused=model.claims.broken,
         )
         for model in state.models.values()
     )

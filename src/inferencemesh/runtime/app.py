@@ -50,6 +50,7 @@ class Caller:
     timeout_s: float | None
     class_offset_s: float
     trace: bytes | None
+    returns: bool | None  # whether it says that it tries again, as the SDKs do
 
 
 class PublicApp:
@@ -119,7 +120,9 @@ class PublicApp:
         offset_s = self.keys.class_offset_s(tenant, klass.decode("latin-1") if klass is not None else None)
         parent = parse_traceparent(request.header(b"traceparent"))
         trace = next_traceparent(parent).encode() if parent is not None else None
-        request.context = Caller(request_id, tenant, timeout_s, offset_s, trace)
+        tries = request.header(b"x-stainless-retry-count")
+        returns = tries.strip() != b"0" if tries is not None else None
+        request.context = Caller(request_id, tenant, timeout_s, offset_s, trace, returns)
         return BodyPlan(self._body_bytes, timeout_s=timeout_s)
 
     def _allow(self, request: IncomingRequest, *methods: str) -> None:
@@ -165,6 +168,7 @@ class PublicApp:
                 class_offset_s=caller.class_offset_s,
                 arrived_at=request.head_at,
                 deadline_at=request.head_at + total_s,
+                returns=caller.returns,
             )
             if self.shutting_down:
                 raise MeshError(

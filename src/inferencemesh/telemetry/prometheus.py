@@ -141,6 +141,16 @@ class Frame:
             ("model",),
             {(line.model,): line.oldest_s for line in snapshot.lines},
         )
+        returns: dict[Labels, float] = {}
+        for line in snapshot.lines:
+            returns[line.model, "admitted"] = line.returns_admitted
+            returns[line.model, "refused"] = line.returns_refused
+        yield _counter(
+            "returns",
+            "Refused callers who came back at the time that Retry-After had told them, by what they found.",
+            ("model", "result"),
+            returns,
+        )
 
 
 def free_slots(view: BackendView) -> int:

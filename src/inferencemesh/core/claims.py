@@ -1,0 +1,95 @@
+"""Places in the line for refused callers who come back when they were told to (contract A10).
+
+A ticket is worth something only if its holder then finds a place. While tickets are due, up to half of the
+line's places are kept from those who have none: requests that are known to be first tries, and tenants without a
+due ticket. One that is not used within `KEPT_S` lapses; at most `MOST` are remembered. Slots are never kept.
+
+How many returns at the time told were admitted is counted: the honesty of `Retry-After`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heappush
+
+KEPT_S = 2.5
+"""Seconds for which a ticket is good: clients round up and add some chance."""
+EARLY_S = 0.1
+"""Seconds before its time at which a ticket may be used."""
+AHEAD_S = 2.5
+"""Seconds before its time from which on a place is kept for a ticket: what is taken now is not free again at once."""
+MOST = 4096
+
+
+class Claim:
+    """One ticket that is out."""
+
+    __slots__ = ("at", "lapsed", "tenant")
+
+    def __init__(self, at: float, tenant: str) -> None:
+        self.at = at
+        self.tenant = tenant
+        self.lapsed = False
+
+
+class Claims:
+    """The tickets of one model's refused callers."""
+
+    __slots__ = ("_by_tenant", "_due", "_later", "_numbers", "broken", "due", "kept")
+
+    def __init__(self) -> None:
+        self.due = 0  # tickets that are good now, and have not been used
+        self.kept = 0  # returns at the time told that were admitted
+        self.broken = 0  # ... that were refused again
+        self._numbers = 0
+        self._later: list[tuple[float, int, Claim]] = []  # a heap
+        self._due: deque[Claim] = deque()  # by time
+        self._by_tenant: dict[str, deque[Claim]] = {}  # those that are due
+
+    def add(self, tenant: str, at: float) -> None:
+        """A caller of `tenant` was told to come back `at` that time."""
+        if len(self._later) < MOST:
+            self._numbers += 1
+            heappush(self._later, (at - AHEAD_S, self._numbers, Claim(at, tenant)))
+
+    def use(self, tenant: str, now: float, returns: bool | None) -> bool:
+        """A request of `tenant` arrives: return whether it holds a ticket that is due, and use that up.
+
+        `returns` is whether the caller says that it tries again, None if it says nothing.
+        """
+        if self._later or self._due:
+            self._advance(now)
+        if not self.due or returns is False:
+            return False
+        mine = self._by_tenant.get(tenant)
+        if mine is None or mine[0].at - EARLY_S > now:
+            return False
+        self._drop(mine.popleft())
+        return True
+
+    def came_back(self, admitted: bool) -> None:
+        """The holder of a ticket was admitted, or refused once more."""
+        if admitted:
+            self.kept += 1
+        else:
+            self.broken += 1
+
+    def _advance(self, now: float) -> None:
+        later, due = self._later, self._due
+        while later and later[0][0] <= now:
+            claim = heappop(later)[2]
+            due.append(claim)
+            self._by_tenant.setdefault(claim.tenant, deque()).append(claim)
+            self.due += 1
+        while due and (due[0].lapsed or due[0].at + KEPT_S < now):
+            claim = due.popleft()
+            if not claim.lapsed:
+                mine = self._by_tenant[claim.tenant]
+                mine.remove(claim)
+                self._drop(claim)
+
+    def _drop(self, claim: Claim) -> None:
+        claim.lapsed = True
+        self.due -= 1
+        if not self._by_tenant[claim.tenant]:
+            del self._by_tenant[claim.tenant]
