@@ -20,7 +20,7 @@ from inferencemesh.runtime.drain import Drains
 from inferencemesh.runtime.gate import Gate
 from inferencemesh.runtime.held import COMPRESSIONS, HeldBudget, Inflater
 from inferencemesh.runtime.http1.client import ClientConnection, ConnectError, UpstreamLost
-from inferencemesh.runtime.relay import Outlet, Plan, StreamRelay
+from inferencemesh.runtime.relay import NOBODY, Outlet, Plan, StreamRelay
 from inferencemesh.runtime.upstream import Upstream
 from inferencemesh.runtime.verdict import (
     Headers,
@@ -253,6 +253,11 @@ class Attempt:
             self._drains.adopt(
                 self.lease, conn, self.upstream, limit_at=self.limit_at, attempt_id=self.attempt_id
             )
+
+    def unlink(self) -> None:
+        """The exchange is over: let go of it, and of the relay that knows us both."""
+        self._outlet = NOBODY
+        self._relay = None
 
     # --- the connection's side: called from data_received -----------------------------------------------------
 

@@ -453,6 +453,7 @@ class Exchange:
             self._incoming.release_body,
             self._leave,
             self._tell,
+            self._unlink,
         ):
             try:
                 part()
@@ -489,6 +490,12 @@ class Exchange:
 
     def _leave(self) -> None:
         self._services.live.discard(self)
+
+    def _unlink(self) -> None:
+        """What has ended refers to nothing in a circle: its memory comes back at once, not by a collection."""
+        self.task = None
+        if self.attempt is not None:
+            self.attempt.unlink()
 
     def _tell(self) -> None:
         cause = self._cause or "internal"

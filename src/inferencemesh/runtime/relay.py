@@ -35,6 +35,29 @@ class Outlet(Protocol):
         ...
 
 
+class _Nobody:
+    """The outlet of an attempt whose exchange is over: nothing goes anywhere."""
+
+    __slots__ = ()
+
+    def begin(self, status: int, headers: Headers, first: bytes, *, length: int | None) -> None:
+        """Nobody is told."""
+
+    def write(self, block: bytes) -> None:
+        """Nobody is told."""
+
+    def finish(self, last: bytes) -> None:
+        """Nobody is told."""
+
+    @property
+    def started(self) -> bool:
+        """Nothing can start any more."""
+        return True
+
+
+NOBODY: Outlet = _Nobody()
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The settings of an attempt, merged for the request's model; times in seconds, sizes in bytes."""

@@ -136,7 +136,10 @@ class Gateway:
         self.probes.start(self.upstreams, {backend.name: health_of(backend) for backend in mesh.backends})
         self._sweep()
         gc.collect()
-        gc.freeze()  # what start-up made is never garbage: later collections need not look at it
+        # A request leaves no circle of any size behind, so collections may be rare; and what start-up made is never
+        # garbage, so that they need not look at it.
+        gc.set_threshold(20_000, 20, 50)
+        gc.freeze()
 
     @property
     def port(self) -> int:
