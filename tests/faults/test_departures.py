@@ -113,7 +113,7 @@ def test_C5_capacity_returns_only_when_the_engine_has_stopped():
 
     async def run() -> None:
         async with world(slots=8, engine_slots=16, backend=CONFIRM) as made:
-            scripts = [f"tokens=5000 interval=20ms linger={100 * number}ms" for number in range(1, 9)]
+            scripts = [f"tokens=5000 interval=20ms linger={60 * number}ms" for number in range(1, 9)]
             calls = [await made.open(script) for script in scripts]
             for call in calls:
                 await tokens(call, 2)
@@ -134,11 +134,11 @@ def test_C5_capacity_returns_only_when_the_engine_has_stopped():
 
 
 def test_C8_an_abort_that_the_engine_loses_reduces_capacity_until_it_has_stopped():
-    """The engine works on for most of a second; meanwhile the other slot serves alone."""
+    """The engine works on for half a second; meanwhile the other slot serves alone."""
 
     async def run() -> None:
         async with world(slots=2, backend=CONFIRM, model={"queue": {"max_waiting": 50}}) as made:
-            call = await made.open("tokens=5000 interval=20ms linger=800ms")
+            call = await made.open("tokens=5000 interval=20ms linger=500ms")
             await tokens(call)
             call.leave()
             await made.until(lambda: made.heard("lingering") == 1)

@@ -81,14 +81,14 @@ def test_L3_plain_requests_that_time_out_give_everything_back():
 
     async def run() -> None:
         async with world(slots=2) as made:
-            for _ in range(5):
+            for _ in range(3):
                 late = (chat(script, stream=False) for script in ("hang=headers", "hang=after:1"))
                 answers = await asyncio.gather(
                     *(ask(made.port, body, "x-mesh-timeout: 0.1") for body in late)
                 )
                 assert {answer.error["code"] for answer in answers} == {"deadline_exceeded"}
                 await made.settled()
-            assert made.metric("requests_total", cause="deadline_exceeded") == made.heard("aborted") == 10
+            assert made.metric("requests_total", cause="deadline_exceeded") == made.heard("aborted") == 6
             assert made.metric("admission_wait_seconds_count") == 0
 
     drive(run())
@@ -151,17 +151,26 @@ def test_L6_counts_never_fall_below_zero_and_backends_share_evenly():
             async with made.watched(check):
                 await asyncio.gather(*(caller() for _ in range(at_once)))
                 await made.settled()
-            sent = {upstream.name: upstream.attempts for upstream in made.gateway.upstreams.values()}
-            mean = sum(sent.values()) / 3
-            assert all(abs(attempts - mean) < 0.15 * mean for attempts in sent.values()), sent
+            sent = attempts(made)
+            shares = [one / sum(sent) for one in sent]
+            assert all(0.2 < share < 0.5 for share in shares), sent
             # One that was left at once may not have reached its backend; nothing else reaches it.
-            assert 0 <= sum(sent.values()) - made.heard("received") <= made.totals.cancelled
+            assert 0 <= sum(sent) - made.heard("received") <= made.totals.cancelled
             assert made.metric("retries_total", reason="503") > 5
             assert made.totals.accepted == count
             ended = (made.totals.completed, made.totals.failed, made.totals.cancelled)
             assert all(ended), ended
+            # At rest none looks busier than another: what comes one at a time goes to each in turn.
+            for _ in range(30):
+                assert (await ask(made.port, chat("tokens=1"))).status == 200
+            assert [after - before for before, after in zip(sent, attempts(made), strict=True)] == [10] * 3
 
     drive(run())
+
+
+def attempts(made: World) -> list[int]:
+    """How many tries were made at each backend."""
+    return [upstream.attempts for upstream in made.gateway.upstreams.values()]
 
 
 def test_L8_a_hundred_waiters_leave_and_the_gauge_is_zero():
