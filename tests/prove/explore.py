@@ -350,9 +350,9 @@ SMALL = (
 LARGE = (
     Scope("leases", world(places=1), offers(*FOUR), apart=True),
     Scope("time", world(places=1), offers(*FOUR), ticks=3),
-    Scope("slot-seconds", world(places=1, charge="slot_seconds"), offers(*FOUR), ticks=4),
-    Scope("full and retry", world(places=1), offers(*FOUR), requeues=1, apart=True),
-    Scope("full in time", world(places=1), offers(*FOUR[1:]), requeues=2, ticks=2, apart=True),
+    Scope("slot-seconds", world(places=1, charge="slot_seconds"), offers(*FOUR), ticks=3),
+    Scope("full and retry", world(places=1), offers(*FOUR[:3]), requeues=1, apart=True),
+    Scope("full in time", world(places=1), offers(*FOUR[1:]), requeues=1, ticks=1, apart=True),
     Scope("sizes", world(places=1), offers(*FOUR), changes=2, sizes=(("b1", 1), ("b1", 2)), switches=("b0",)),
 )
 
