@@ -558,6 +558,9 @@ def test_plain_answers() -> None:
     result = plain_result(b'{"error":{"message":"m","code":503}}')
     assert (result.error, result.usage) == (InBandError("m", None, 503, 503), None)
     assert plain_result(b'{"object":"error","message":"m"}').error == InBandError("m")
+    nested = {"choices": [{"usage": {"prompt_tokens": 7}}], "usage": {"prompt_tokens": 1}}
+    assert plain_result(json.dumps(nested).encode()).usage == Usage(1, None)
+    assert plain_result(b'{"choices":[],"usage":null}').usage is None
     for body in (b"", b"hello error", b"[1]", b'"error"', b"\xff\xfeerror", b"[" * 100_000 + b'"error"'):
         assert plain_result(body).error is None
         assert plain_result(body).usage is None

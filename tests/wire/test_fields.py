@@ -199,3 +199,15 @@ def test_nonsense_in_mesh_timeout_is_refused(raw: Any) -> None:
 @pytest.mark.parametrize("left_s", [12.3456, 0.0004, 0.0, -3.0, 600.0])
 def test_what_is_left_of_the_deadline_is_readable_by_the_next_gateway(left_s: Any) -> None:
     assert parse_mesh_timeout(format_mesh_timeout(left_s)) == pytest.approx(max(left_s, 0.001), abs=6e-4)
+
+
+def test_a_decision_that_is_remembered_is_the_same() -> None:
+    headers = [(b"X-Mesh-Backend", b"1"), (b"Accept", b"*/*"), (b"x-new", b"2"), (b"connection", b"x-new")]
+    kept = forward_request_headers(headers)
+    assert kept == [(b"accept", b"*/*"), (b"via", VIA)]
+    lower = [(name.lower(), value) for name, value in headers]
+    for again in (headers, lower, lower, headers):
+        assert forward_request_headers(again) == kept
+    for number in range(2_000):  # more names than are remembered
+        assert forward_response_headers([(b"x-%d" % number, b"1")]) == [(b"x-%d" % number, b"1")]
+        assert forward_response_headers([(b"x-mesh-%d" % number, b"1")]) == []

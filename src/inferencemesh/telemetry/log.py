@@ -25,6 +25,7 @@ from inferencemesh.telemetry.writer import CAPACITY, LineWriter, Sink
 Fields = MutableMapping[str, Any]
 Processor = Callable[[Any, str, Fields], Any]
 _Entry = RequestEnded | RequestRefused | Fields
+_OF_REQUESTS = (RequestEnded, RequestRefused)  # a union would be made anew for each question
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 MAX_TEXT = 2_000  # characters of one value
@@ -280,7 +281,7 @@ class Log:
 
     def __call__(self, event: Event) -> None:
         """Take an event of the hub: a line for each request (info), backend change and unconfirmed drain."""
-        if isinstance(event, RequestEnded | RequestRefused):
+        if isinstance(event, _OF_REQUESTS):
             if self._level <= LEVELS[level_of(event)]:
                 self._writer.put(event)
         elif isinstance(event, BackendChanged):
@@ -316,7 +317,7 @@ class Log:
 
     def _render(self, entry: _Entry) -> bytes:
         fields: Any
-        if isinstance(entry, RequestEnded | RequestRefused):
+        if isinstance(entry, _OF_REQUESTS):
             fields = request_fields(entry)
         else:
             fields = bound(None, "", entry)

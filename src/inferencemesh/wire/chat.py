@@ -206,8 +206,14 @@ def plain_result(body: bytes) -> PlainResult:
     if len(body) > _LARGE_BYTES and _ERROR_BODY.match(body) is None:
         found = _USAGE.match(body, max(body.rfind(b'"usage"'), 0))
         return PlainResult(None, read_usage(_value_or_text(found[1])) if found else None)
-    if b"error" not in body and b'"usage"' not in body:
-        return PlainResult(None, None)
+    if body.rfind(b"error") < 0:
+        # The usual answer: of all its text only the small object of its one `usage` is parsed.
+        at = body.rfind(b'"usage"')
+        if at < 0:
+            return PlainResult(None, None)
+        found = _USAGE.match(body, at)
+        if found is not None and body.rfind(b'"usage"', 0, at) < 0:
+            return PlainResult(None, read_usage(_value_or_text(found[1])))
     value = _value_or_text(body)
     if not isinstance(value, dict):
         return PlainResult(None, None)

@@ -113,6 +113,30 @@ _RESPONSE_DROPPED_PREFIXES = (
     b"anthropic-ratelimit-",
 )
 
+
+class _Dropped:
+    """Which names one direction drops. What was decided on a name is remembered, of as many as are ever usual."""
+
+    __slots__ = ("known", "names", "prefixes")
+
+    def __init__(self, names: frozenset[bytes], prefixes: tuple[bytes, ...]) -> None:
+        self.names = names
+        self.prefixes = prefixes
+        self.known: dict[bytes, bool] = {}
+
+    def drops(self, name: bytes) -> bool:
+        """Decide on a name in lower case, and remember."""
+        drop = name in self.names or name.startswith(self.prefixes)
+        if len(self.known) < _REMEMBERED and len(name) <= _REMEMBERED_BYTES:
+            self.known[name] = drop
+        return drop
+
+
+# Names are the callers': what is remembered of them is bounded.
+_REMEMBERED = 512
+_REMEMBERED_BYTES = 64
+_REQUEST = _Dropped(_REQUEST_DROPPED, _REQUEST_DROPPED_PREFIXES)
+_RESPONSE = _Dropped(_RESPONSE_DROPPED, _RESPONSE_DROPPED_PREFIXES)
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 _SECONDS = re.compile(rb"[0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9}")
 _BREAKS = re.compile(rb"[\r\n\0]")
@@ -124,7 +148,7 @@ def forward_request_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     The sender adds what is its own: `host`, `content-length`, `accept-encoding: identity`, the backend's
     credentials, `x-request-id`, `x-mesh-timeout`, `traceparent`.
     """
-    kept = _forward(headers, _REQUEST_DROPPED, _REQUEST_DROPPED_PREFIXES, ())
+    kept = _forward(headers, _REQUEST, ())
     kept.append((b"via", VIA))
     return kept
 
@@ -135,25 +159,25 @@ def forward_response_headers(headers: Iterable[tuple[bytes, bytes]], keep: Colle
     `keep` names (lower-case) fields to let through although they are dropped by default, such as
     `retry-after`; it never lets through what belongs to one connection or frames the body.
     """
-    return _forward(headers, _RESPONSE_DROPPED, _RESPONSE_DROPPED_PREFIXES, keep)
+    return _forward(headers, _RESPONSE, keep)
 
 
-def _forward(
-    headers: Iterable[tuple[bytes, bytes]],
-    dropped: frozenset[bytes],
-    prefixes: tuple[bytes, ...],
-    keep: Collection[bytes],
-) -> Headers:
+def _forward(headers: Iterable[tuple[bytes, bytes]], which: _Dropped, keep: Collection[bytes]) -> Headers:
     kept: Headers = []
     named: set[bytes] = set()
+    known = which.known
     for raw, value in headers:
-        name = raw.lower()
-        if name == b"connection":
-            named.update(word.strip().lower() for word in value.split(b","))
-        elif name in dropped or name.startswith(prefixes):
-            if name in keep and name not in HOP_BY_HOP and name != b"content-length":
-                kept.append((name, value))
+        drop = known.get(raw)
+        if drop is None:
+            name = raw.lower()
+            drop = which.drops(name)
         else:
+            name = raw
+        if not drop:
+            kept.append((name, value))
+        elif name == b"connection":
+            named.update(word.strip().lower() for word in value.split(b","))
+        elif name in keep and name not in HOP_BY_HOP and name != b"content-length":
             kept.append((name, value))
     if named:
         kept = [field for field in kept if field[0] not in named]

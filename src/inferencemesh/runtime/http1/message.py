@@ -24,6 +24,7 @@ class IncomingRequest:
 
     __slots__ = (
         "_budget",
+        "_first",
         "_reserved",
         "body",
         "chunked",
@@ -63,13 +64,14 @@ class IncomingRequest:
         self.expects_continue = False
         self.context: object = None  # the app's own, from `on_head` to `on_request`
         self._reserved = 0
+        self._first: dict[bytes, bytes] | None = None  # values by name, made at the first question
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of the field `name` (given in lower case)."""
-        for key, value in self.headers:
-            if key == name:
-                return value
-        return None
+        first = self._first
+        if first is None:
+            first = self._first = dict(reversed(self.headers))
+        return first.get(name)
 
     @property
     def reserved_bytes(self) -> int:
