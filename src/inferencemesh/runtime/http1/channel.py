@@ -29,8 +29,12 @@ HEAD, BODY, BUDGET, RUNNING, FLUSHING, NEXT, LINGER, CLOSED = range(8)
 _ANSWERING = (RUNNING, FLUSHING)
 
 
-class Channel(asyncio.Protocol, ABC):
-    """What a connection can do without knowing what it reads."""
+class Channel(ABC):
+    """What a connection can do without knowing what it reads.
+
+    An `asyncio.Protocol` in what it answers to and not by descent, as the loops want it: a class that is to be
+    compiled (docs/deployment.md, "Speed") cannot descend from one that is not.
+    """
 
     __slots__ = (
         "_ends",
@@ -312,6 +316,10 @@ class Channel(asyncio.Protocol, ABC):
         )
 
     # -- what the reading half knows --
+
+    @abstractmethod
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the caller."""
 
     @abstractmethod
     def _idle(self) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from inferencemesh.runtime.http1.client_connection import ClientConnection
-from inferencemesh.runtime.http1.lost import UpstreamLost
-from inferencemesh.runtime.http1.pool import ConnectError, ConnectionPool
+from inferencemesh.runtime.http1.lost import ConnectError, UpstreamLost
+from inferencemesh.runtime.http1.pool import ConnectionPool
 from inferencemesh.runtime.http1.response import ResponseSink
 
 __all__ = ["ClientConnection", "ConnectError", "ConnectionPool", "ResponseSink", "UpstreamLost"]

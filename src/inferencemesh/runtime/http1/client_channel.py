@@ -26,8 +26,11 @@ IDLE, ACTIVE, ENDING, CLOSED = range(4)
 UNOWNED_S = 10.0  # how long a peer may keep a connection that we have ended and nobody watches
 
 
-class ClientChannel(ResponseReader, asyncio.Protocol, ABC):
-    """What can be done with a connection to a backend whatever it carries."""
+class ClientChannel(ResponseReader, ABC):
+    """What can be done with a connection to a backend whatever it carries.
+
+    An `asyncio.Protocol` in what it answers to and not by descent; see `channel.Channel`.
+    """
 
     __slots__ = (
         "_deaf",
@@ -93,6 +96,12 @@ class ClientChannel(ResponseReader, asyncio.Protocol, ABC):
         """Nobody waits for the connection any more: end it, now or when it comes up."""
         self.abandoned = True
         self.abort()
+
+    def pause_writing(self) -> None:
+        """The kernel is full: one request at a time is written here, and its body is bounded."""
+
+    def resume_writing(self) -> None:
+        """The kernel has taken everything."""
 
     def pause(self) -> None:
         """Stop reading; idempotent."""

@@ -1,6 +1,14 @@
-"""How an upstream response can fail to be completed, as its sink is told."""
+"""How a connection to a backend fails: it cannot be made, or it ends before the response is complete."""
 
 from __future__ import annotations
+
+
+class ConnectError(OSError):
+    """No connection to the backend; the message says to where and why. `timed_out` if it did not answer in time."""
+
+    def __init__(self, message: str, *, timed_out: bool = False) -> None:
+        super().__init__(message)
+        self.timed_out = timed_out
 
 
 class UpstreamLost(Exception):  # noqa: N818 - the event's name; it is handed over more often than raised

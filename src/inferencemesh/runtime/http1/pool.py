@@ -10,21 +10,13 @@ import contextlib
 import os
 import socket
 import ssl as tls
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from inferencemesh.runtime.http1.client_connection import ClientConnection
 from inferencemesh.runtime.http1.client_protocol import EARLY_S, ClientProtocol
+from inferencemesh.runtime.http1.lost import ConnectError
 from inferencemesh.runtime.http1.sockets import tune
-
-
-class ConnectError(OSError):
-    """No connection to the backend; the message says to where and why. `timed_out` if it did not answer in time."""
-
-    def __init__(self, message: str, *, timed_out: bool = False) -> None:
-        super().__init__(message)
-        self.timed_out = timed_out
-
 
 WARY_S = 60.0
 
@@ -118,7 +110,7 @@ class ConnectionPool:
                 sock = await self._open_socket(loop)
                 protocol.adopt_socket(sock)
                 await loop.create_connection(
-                    lambda: protocol,
+                    cast("Any", lambda: protocol),
                     sock=sock,
                     ssl=self._ssl,
                     server_hostname=self.host if self._ssl is not None else None,

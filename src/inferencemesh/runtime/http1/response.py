@@ -40,10 +40,6 @@ class ResponseSink(Protocol):
         """The response ended before it was complete."""
 
 
-class _BadResponseError(Exception):
-    """A response that llhttp takes and we do not; raised inside it to stop it."""
-
-
 class BadResponseError(Exception):
     """A response that llhttp takes and we do not; raised inside it to stop it."""
 

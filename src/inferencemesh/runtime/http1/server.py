@@ -7,6 +7,7 @@ import contextlib
 import socket
 from collections.abc import Sequence
 from ssl import SSLContext
+from typing import Any, cast
 
 from inferencemesh.runtime.http1.connection import ServerConnection
 from inferencemesh.runtime.http1.limits import ByteBudget, ServerLimits
@@ -79,7 +80,7 @@ class HttpServer:
         try:
             for sock in bound:
                 server = await loop.create_server(
-                    self._protocol,
+                    cast("Any", self._protocol),
                     sock=sock,
                     backlog=BACKLOG,
                     ssl=self._ssl,
