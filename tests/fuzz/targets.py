@@ -128,10 +128,13 @@ class Outlet:
         self.note: str | None = None
         self.result: Result | None = None
 
-    def begin(self, status: int, headers: Any, first: bytes, *, length: int | None) -> None:
+    def begin(
+        self, status: int, headers: Any, first: bytes, *, length: int | None, whole: bool = False
+    ) -> None:
         assert not self.started
         self.started = True
         self.body += first
+        self.ended = whole
 
     def write(self, block: bytes) -> None:
         assert self.started

@@ -336,8 +336,10 @@ class Exchange:
         """Whether the response head was written."""
         return self.responder.started
 
-    def begin(self, status: int, headers: Headers, first: bytes, *, length: int | None) -> None:
-        """Start the response (C1)."""
+    def begin(
+        self, status: int, headers: Headers, first: bytes, *, length: int | None, whole: bool = False
+    ) -> None:
+        """Start the response (C1), and with `whole` end it in the same write."""
         if self.step is Step.GRANTED:
             self.step = advance(self.step, Step.ATTEMPT)
         self.step = advance(self.step, Step.COMMITTED)
@@ -345,9 +347,16 @@ class Exchange:
         self._last_write_at = self._services.loop.time()
         self.phase = Phase.BEFORE_CONTENT
         self.responder.start(
-            status, self._response_headers(headers, sse=self.stream), length=length, first=first
+            status,
+            self._response_headers(headers, sse=self.stream),
+            length=length,
+            first=first,
+            whole=whole,
         )
-        if first:
+        if whole:
+            self._body_sent = True
+            self.phase = Phase.COMPLETE
+        elif first:
             self._passed()
 
     def write(self, block: bytes) -> None:

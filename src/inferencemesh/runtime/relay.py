@@ -20,8 +20,10 @@ from inferencemesh.wire.sse import EventTooLarge, Scanner
 class Outlet(Protocol):
     """The caller's side, as an attempt sees it; the exchange implements it."""
 
-    def begin(self, status: int, headers: Headers, first: bytes, *, length: int | None) -> None:
-        """Start the response with its first body bytes."""
+    def begin(
+        self, status: int, headers: Headers, first: bytes, *, length: int | None, whole: bool = False
+    ) -> None:
+        """Start the response with its first body bytes; with `whole` they are the last ones, too."""
 
     def write(self, block: bytes) -> None:
         """Pass complete events on."""
@@ -40,7 +42,9 @@ class _Nobody:
 
     __slots__ = ()
 
-    def begin(self, status: int, headers: Headers, first: bytes, *, length: int | None) -> None:
+    def begin(
+        self, status: int, headers: Headers, first: bytes, *, length: int | None, whole: bool = False
+    ) -> None:
         """Nobody is told."""
 
     def write(self, block: bytes) -> None:
@@ -162,8 +166,10 @@ class StreamRelay:
             self._held.append(last)
             last = b"".join(self._held)
             self._held.clear()
-        self.begin()
-        self._outlet.finish(last)
+        if self._outlet.started:
+            self._outlet.finish(last)
+        else:
+            self._outlet.begin(self._status, self._headers, last, length=None, whole=True)
         return Result(usage=self.tracker.usage)
 
     def _pass(self, block: bytes) -> Result | None:

@@ -65,6 +65,28 @@ def test_every_step_is_one_write(factory):
 
 
 @both_loops
+def test_a_whole_stream_at_once(factory):
+    async def main():
+        app = Recorder()
+
+        def answer(request, responder):
+            length = {"/chunks": None, "/length": 3}[request.path]
+            responder.start(200, TEXT, length=length, first=b"abc", whole=True)
+
+        app.handler = answer
+        async with serving(app) as server:
+            for path in ("/chunks", "/length"):
+                async with Caller.to(server) as caller:
+                    caller.send(get(path))
+                    reply = await caller.reply()
+                    assert (reply.body, reply.whole) == (b"abc", True)
+                    responder = app.calls[-1][1]
+                    assert (responder.started, responder.finished, responder.bytes_out) == (True, True, 3)
+
+    run(main(), factory)
+
+
+@both_loops
 def test_each_way_to_delimit(factory):
     async def main():
         app = Recorder()

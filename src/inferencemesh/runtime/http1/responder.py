@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 # How the body is delimited, which is also how far the response has come.
 _NEW, _CHUNKED, _LENGTH, _UNTIL_CLOSE, _NO_BODY, _DONE, _GONE = range(7)
 
+_LAST_CHUNK = b"0\r\n\r\n"
+
 HIGH_WATER_BYTES = 64 * 1024
 
 
@@ -101,10 +103,13 @@ class Responder:
         self.bytes_out = len(body)
         self._finish(head + body if body else head)
 
-    def start(self, status: int, headers: Headers, *, length: int | None, first: bytes = b"") -> None:
+    def start(
+        self, status: int, headers: Headers, *, length: int | None, first: bytes = b"", whole: bool = False
+    ) -> None:
         """The head and the first body bytes in one write; without `length` the body is chunked.
 
-        A HTTP/1.0 caller gets it delimited by the close instead. Raises ValueError as `send` does.
+        A HTTP/1.0 caller gets it delimited by the close instead. With `whole` the first bytes are the last ones, too,
+        and the end of the body is in the same write. Raises ValueError as `send` does.
         """
         if self._mode != _NEW:
             self._misused("start")
@@ -126,7 +131,14 @@ class Responder:
         self.close = close
         self._mode = mode
         self.started = True
-        self._emit(head + self._framed(first) if first else head)
+        data = head + self._framed(first) if first else head
+        if not whole:
+            self._emit(data)
+        elif mode == _LENGTH and self._left:
+            self._emit(data)
+            self.cut()  # the caller must not wait for the rest
+        else:
+            self._finish(data + _LAST_CHUNK if mode == _CHUNKED else data)
 
     def write(self, data: bytes) -> None:
         """Body bytes, framed, in one write."""
@@ -155,7 +167,7 @@ class Responder:
                 self.bytes_out += n
                 self._finish(b"%x\r\n%b\r\n0\r\n\r\n" % (n, last))
             else:
-                self._finish(b"0\r\n\r\n")
+                self._finish(_LAST_CHUNK)
         elif mode >= _DONE or mode == _NEW:
             self._misused("finish")
         else:
