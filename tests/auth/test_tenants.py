@@ -47,7 +47,7 @@ def test_one_name_that_matches_opens_all_names_of_the_model():
     ],
 )
 def test_a_request_may_be_less_urgent(own: str, asked: str | None, offset_s: float):
-    assert Tenant("t", class_name=own, offsets_s=OFFSETS_S).class_offset_s(asked) == offset_s
+    assert Tenant("t", class_name=own, offsets_s=OFFSETS_S).class_of(asked) == (asked or own, offset_s)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,6 @@ def test_a_request_may_be_less_urgent(own: str, asked: str | None, offset_s: flo
 )
 def test_a_request_may_not_be_more_urgent_nor_of_a_class_that_is_not_there(own: str, asked: str):
     with pytest.raises(MeshError, match="x-mesh-class") as caught:
-        Tenant("t", class_name=own, offsets_s=OFFSETS_S).class_offset_s(asked)
+        Tenant("t", class_name=own, offsets_s=OFFSETS_S).class_of(asked)
     assert (caught.value.code, caught.value.param) == ("invalid_request", "x-mesh-class")
     assert own in caught.value.message

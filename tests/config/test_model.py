@@ -8,8 +8,17 @@ from pydantic import ValidationError
 
 from inferencemesh.config import ConfigError, Mesh, from_document
 from inferencemesh.core.errors import MeshError
-from inferencemesh.core.metered import SlotSeconds
-from inferencemesh.core.model import BackendSpec, BreakerSpec, Limits, ModelSpec, RetrySpec, TenantSpec
+from inferencemesh.core.metered import SlotSeconds, Tokens
+from inferencemesh.core.model import (
+    BackendSpec,
+    BreakerSpec,
+    ClassSpec,
+    Limits,
+    ModelSpec,
+    RetrySpec,
+    TenantSpec,
+)
+from inferencemesh.runtime.settings import settings_of
 
 A = {"name": "a", "url": "http://h:1", "slots": 4}
 HASH = "c775e7b757ede630cd0aa1113bd102661ab38829ca52a6422ab782862f268646"  # of 1234567890
@@ -60,6 +69,34 @@ def test_a_model_overrides_single_keys_and_inherits_the_rest():
     assert found.stream_for(other).prefetch == "off"
 
 
+def test_what_admission_is_told_of_classes_and_fairness():
+    found = from_document(
+        {
+            "backends": [{"name": "a", "url": "http://h:1", "slots": 4}],
+            "models": [{"name": "m", "backends": ["a"], "queue": {"timeout": "7s", "max_waiting": 3}}],
+            "classes": [
+                {"name": "fast", "max_running": 3},
+                {"name": "batch", "offset": "60s", "queue": {"max_waiting": 50}, "timeouts": {"total": "1h"}},
+            ],
+            "tenants": [{"name": "t", "class": "fast", "reserved": 2}],
+            "admission": {"fairness": {"unit": "tokens", "strict": True, "floor": 0.1}},
+        }
+    )
+    core = found.to_core()
+    (model,) = core.models
+    assert (model.max_waiting, model.queue_timeout_s) == (3, 7.0)
+    ((name, own),) = model.by_class
+    assert (name, own.max_waiting, own.queue_timeout_s) == ("batch", 50, 7.0)
+    assert core.tenants[0].reserved == 2
+    assert core.fairness.limit_s == 3600.0
+    assert core.options["floor"] == 0.1
+    assert core.options["classes"] == (ClassSpec("fast", 3), ClassSpec("batch"))
+    assert isinstance(core.options["charge"], Tokens)
+    settings = settings_of(found)["m"]
+    assert (settings.total_s, settings.of_class("batch").total_s) == (600.0, 3600.0)
+    assert settings.of_class("fast") is settings
+
+
 def test_what_admission_is_told():
     found = from_document(
         {
@@ -95,7 +132,8 @@ def test_what_admission_is_told():
     )
     options = core.options
     assert isinstance(options.pop("charge"), SlotSeconds)
-    assert options == {"breaker": BreakerSpec(), "retry": RetrySpec(4, 0.5)}
+    assert options.pop("classes") == (ClassSpec("high"), ClassSpec("normal"), ClassSpec("low"))
+    assert options == {"breaker": BreakerSpec(), "retry": RetrySpec(4, 0.5), "floor": None}
     with pytest.raises(ValueError, match="b: `slots: auto`"):
         found.to_core()
 
@@ -134,7 +172,7 @@ def test_the_key_ring_of_a_configuration():
     tenant = ring.identify([b"1234567890"], last_s)
     assert (tenant.name, tenant.class_name) == ("t", "low")
     assert [tenant.may_use(name) for name in ("m", "fast", "n")] == [True, True, False]
-    assert ring.class_offset_s(tenant, None) == 30.0
+    assert ring.class_of(tenant, None) == ("low", 30.0)
     with pytest.raises(MeshError, match="expired"):
         ring.identify([b"1234567890"], last_s + 1)
     with pytest.raises(MeshError, match="a key is needed"):

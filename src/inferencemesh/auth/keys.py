@@ -65,9 +65,9 @@ class KeyRing:
             raise _refused("the key has expired")
         return entry.tenant
 
-    def class_offset_s(self, tenant: Tenant, asked: str | None) -> float:
-        """See `Tenant.class_offset_s`."""
-        return tenant.class_offset_s(asked)
+    def class_of(self, tenant: Tenant, asked: str | None) -> tuple[str, float]:
+        """See `Tenant.class_of`."""
+        return tenant.class_of(asked)
 
 
 def hash_key(key: bytes) -> str:

@@ -34,8 +34,8 @@ class Tenant:
         also = frozenset(name for names in models if any(map(self.may_use, names)) for name in names)
         return Tenant(self.name, self.models, self.class_name, self.offsets_s, also)
 
-    def class_offset_s(self, asked: str | None) -> float:
-        """By how many seconds a request of this class stands later in the tenant's line (contract D6).
+    def class_of(self, asked: str | None) -> tuple[str, float]:
+        """The class of a request, and by how many seconds it stands later in the tenant's line (contract D6).
 
         Raises:
             MeshError: `invalid_request`, there is no such class, or it is more urgent than the tenant's own.
@@ -43,7 +43,7 @@ class Tenant:
         """
         offsets = self.offsets_s
         if asked is None or asked == self.class_name:
-            return offsets.get(self.class_name, 0.0)
+            return self.class_name, offsets.get(self.class_name, 0.0)
         allowed = list(offsets)
         if self.class_name in offsets:
             allowed = allowed[allowed.index(self.class_name) :]
@@ -51,4 +51,4 @@ class Tenant:
             known = ", ".join(allowed)
             message = f"x-mesh-class must be one of the classes that this tenant may ask for: {known}"
             raise MeshError("invalid_request", message, param="x-mesh-class")
-        return offsets[asked]
+        return asked, offsets[asked]

@@ -185,6 +185,9 @@ def _classes(mesh: Mesh) -> Found:
     if not mesh.classes:
         yield ("classes",), "needs at least one class; leave it out for high, normal and low"
     yield from _unique(((("classes", i, "name"), c.name) for i, c in enumerate(mesh.classes)), "class")
+    for i, cls in enumerate(mesh.classes):
+        wide = ("max_waiting_total", "max_waiting_bytes")
+        yield from _wide_keys(("classes", i, "queue"), cls.queue, wide, "admission.queue")
     for i in range(1, len(mesh.classes)):
         if mesh.classes[i].offset < mesh.classes[i - 1].offset:
             yield (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -26,6 +26,7 @@ from inferencemesh.core.fairness import policy_of
 from inferencemesh.core.model import (
     BackendSpec,
     BreakerSpec,
+    ClassSpec,
     FairnessSpec,
     Limits,
     ModelSpec,
@@ -58,6 +59,7 @@ class CoreInputs:
     breaker: BreakerSpec
     retry: RetrySpec
     fairness: FairnessSpec
+    classes: tuple[ClassSpec, ...]
 
     @property
     def args(self) -> tuple[tuple[BackendSpec, ...], tuple[ModelSpec, ...], tuple[TenantSpec, ...], Limits]:
@@ -66,8 +68,14 @@ class CoreInputs:
 
     @property
     def options(self) -> dict[str, Any]:
-        """`breaker`, `retry` and a new `charge`: for one admission."""
-        return {"breaker": self.breaker, "retry": self.retry, "charge": policy_of(self.fairness)}
+        """What else belongs to one admission; `charge` is a new one each time."""
+        return {
+            "breaker": self.breaker,
+            "retry": self.retry,
+            "charge": policy_of(self.fairness),
+            "classes": self.classes,
+            "floor": self.fairness.floor if self.fairness.strict else None,
+        }
 
 
 class Model(Section):
@@ -235,8 +243,11 @@ class Mesh(Section):
                 fairness.unit,
                 fairness.input_token_weight,
                 fairness.output_token_weight,
-                limit_s=max(self.timeouts_for(model).total for model in self.models),
+                limit_s=max(self._longest_s(model) for model in self.models),
+                strict=fairness.strict,
+                floor=fairness.floor,
             ),
+            classes=tuple(ClassSpec(cls.name, cls.max_running) for cls in self.classes),
         )
 
     def key_ring(self) -> KeyRing:
@@ -255,20 +266,19 @@ class Mesh(Section):
         anonymous = tenants.get(ANONYMOUS) if self.anonymous_allowed else None
         return KeyRing(keys, anonymous=anonymous, open_to_all=not self.tenants)
 
+    def _longest_s(self, model: Model) -> float:
+        """The longest that a request for `model` may take, of whatever class."""
+        general = self.timeouts_for(model)
+        return max(general.total, *(merged(general, cls.timeouts).total for cls in self.classes))
+
     def _model_spec(self, model: Model) -> ModelSpec:
-        queue = self.queue_for(model)
-        return ModelSpec(
-            name=model.name,
-            backends=model.backends,
-            max_waiting=None if queue.max_waiting == "auto" else queue.max_waiting,
-            wait_budget_s=queue.wait_budget,
-            max_waiting_per_tenant=(
-                None if queue.max_waiting_per_tenant == "auto" else queue.max_waiting_per_tenant
-            ),
-            queue_timeout_s=queue.timeout,
-            refuse_hopeless=queue.refuse_hopeless,
-            routing=model.routing,
+        general = self.queue_for(model)
+        by_class = tuple(
+            (cls.name, _line_spec(model, merged(general, cls.queue)))
+            for cls in self.classes
+            if cls.queue is not None
         )
+        return replace(_line_spec(model, general), by_class=by_class)
 
     # --- without a file -------------------------------------------------------------------------------------
 
@@ -340,3 +350,18 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _line_spec(model: Model, queue: Queue) -> ModelSpec:
+    return ModelSpec(
+        name=model.name,
+        backends=model.backends,
+        max_waiting=None if queue.max_waiting == "auto" else queue.max_waiting,
+        wait_budget_s=queue.wait_budget,
+        max_waiting_per_tenant=(
+            None if queue.max_waiting_per_tenant == "auto" else queue.max_waiting_per_tenant
+        ),
+        queue_timeout_s=queue.timeout,
+        refuse_hopeless=queue.refuse_hopeless,
+        routing=model.routing,
+    )

@@ -66,6 +66,14 @@ class Fairness(Section):
     unit: Annotated[FairnessUnit, Choice(FairnessUnit)] = Field(
         default="slot_seconds", description="What is shared in proportion to the weights."
     )
+    strict: Annotated[bool, Flag()] = Field(
+        default=False,
+        description="Whether a more urgent class goes first over all tenants; `floor` holds.",
+    )
+    floor: Annotated[float, Number(positive=True, maximum=1)] = Field(
+        default=0.05,
+        description="With `strict`: the part of grants that each class gets while it waits, whatever is more urgent.",
+    )
     input_token_weight: Annotated[float, Number()] = Field(
         default=1.0, description="Cost of a prompt token (`unit: tokens`)."
     )

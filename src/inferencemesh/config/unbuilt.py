@@ -57,9 +57,6 @@ UNBUILT: tuple[Unbuilt, ...] = (
     Unbuilt(
         "tenants[].rate.tokens_per_minute", _only(None), "write null and bound the tenant by `max_running`"
     ),
-    Unbuilt("classes[].queue", _only(None), "write null; `admission.queue` holds for every class"),
-    Unbuilt("classes[].timeouts", _only(None), "write null; `timeouts` hold for every class"),
-    Unbuilt("classes[].max_running", _only(None), "write null and bound the tenant by `max_running`"),
     Unbuilt("admission.adaptive.enabled", _only(False), "write false and set `slots` by hand"),
     Unbuilt("stream.usage", _only("observe"), "write `observe`; callers may ask with `stream_options`"),
     Unbuilt(
@@ -118,6 +115,16 @@ def _same_for_all(mesh: Mesh) -> Iterator[tuple[Path, str]]:
         if timeouts.connect > mesh.timeouts.connect:
             message = "is longer than `timeouts.connect`: in this release a model can only shorten it"
             yield ("models", i, "timeouts", "connect"), message
+    for i, cls in enumerate(mesh.classes):
+        if cls.timeouts is not None:
+            for key in ("send", "cleanup", "connect"):
+                if key in cls.timeouts.model_fields_set and getattr(cls.timeouts, key) != getattr(
+                    mesh.timeouts, key
+                ):
+                    message = (
+                        f"differs from `timeouts.{key}`: this release has one for all classes; write it there"
+                    )
+                    yield ("classes", i, "timeouts", key), message
 
 
 def _values(node: Any, keys: list[str], path: Path) -> Iterator[tuple[Path, Any]]:

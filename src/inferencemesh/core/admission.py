@@ -20,7 +20,15 @@ from inferencemesh.core.check import check
 from inferencemesh.core.dispatch import Dispatch
 from inferencemesh.core.effects import Displaced, Effect, Expired, Granted, Queued, Refusal, Refused
 from inferencemesh.core.entrance import judge, refused_outright
-from inferencemesh.core.model import BackendSpec, BreakerSpec, Limits, ModelSpec, RetrySpec, TenantSpec
+from inferencemesh.core.model import (
+    BackendSpec,
+    BreakerSpec,
+    ClassSpec,
+    Limits,
+    ModelSpec,
+    RetrySpec,
+    TenantSpec,
+)
 from inferencemesh.core.outcome import OK, Outcome
 from inferencemesh.core.refusal import refuse
 from inferencemesh.core.request import InvariantError, Lease, LeaseState, Request, RequestState
@@ -69,7 +77,10 @@ class Admission:
         breaker: BreakerSpec | None = None,
         retry: RetrySpec | None = None,
         charge: ChargePolicy | None = None,
+        classes: Iterable[ClassSpec] = (),
+        floor: float | None = None,
     ) -> None:
+        """`charge` measures service (None: one per slot). `floor` makes `classes`, the most urgent first, strict."""
         self._state = State(
             backends,
             models,
@@ -78,6 +89,8 @@ class Admission:
             rng=rng,
             breaker=breaker or BreakerSpec(),
             charge=charge or PerSlot(),
+            classes=classes,
+            floor=floor,
         )
         self._dispatch = Dispatch(self._state)
         self._upkeep = Upkeep(self._state, self._dispatch)
@@ -102,10 +115,13 @@ class Admission:
             effects.append(Refused(request, Refusal("model_not_found", "there is no such model", 1.0)))
             return effects
         tenant = state.tenant(request.tenant)
+        request._line = line = model.line_of(request)
+        if state.groups:
+            request._class = state.groups.get(request.class_name)
         code = refused_outright(state, request, model, tenant, now)
         if code is not None:
             return self._refuse(request, code, model, tenant, now, effects)
-        request._wait_left_s = model.spec.queue_timeout_s
+        request._wait_left_s = line.spec.queue_timeout_s
         claims = model.claims.use(tenant.name, now, request.returns)
         made_way = self._dispatch.make_way(request, model, tenant, now)
         backend = self._grantable(request, model, tenant)
@@ -389,6 +405,9 @@ class Admission:
             return None
         if not tenant.room_for(request.width):
             return None
+        group = request._class
+        if group is not None and not (group.admits and group.room_for(request.width)):
+            return None
         state = self._state
         most = state.limits.max_running
         if most is not None and (
@@ -417,7 +436,7 @@ class Admission:
     ) -> list[Effect]:
         request.state = RequestState.REFUSED
         self._state.books.refused += 1
-        effects.append(Refused(request, refuse(code, model, tenant, now, request)))
+        effects.append(Refused(request, refuse(code, request, model, tenant, now)))
         return effects
 
     def _queued(self, request: Request, now: float, effects: list[Effect]) -> list[Effect]:

@@ -35,9 +35,13 @@ def check(state: State) -> None:
     for backend in state.backends.values():
         _check_backend(state, backend)
     for model in state.models.values():
-        _check_line(model.line, [request for request in waiting if request.model == model.name])
-        _must(model.speed.waiting == bool(model.line.count), f"{model.name}: speed and line disagree")
+        mine = [request for request in waiting if request.model == model.name]
+        for line in (model.line, *model.lines.values()):
+            _check_line(line, [request for request in mine if model.line_of(request) is line])
+        _must(model.waiting == len(mine), f"{model.name}: {model.waiting} waiting, {len(mine)} in its lines")
+        _must(model.speed.waiting == bool(mine), f"{model.name}: speed and line disagree")
     _check_tenants(state, waiting)
+    _check_groups(state, waiting)
     for pool in state.pools:
         _check_work_conserving(state, pool)
 
@@ -160,7 +164,7 @@ def _check_tenants(state: State, waiting: list[Request]) -> None:
         _must(tenant.waiting == len(mine), f"{tenant.name}: {tenant.waiting} waiting, {len(mine)} in lines")
         _must(tenant.collecting == collecting, f"{tenant.name}: collecting")
         _must(min(tenant.running, tenant.draining) >= 0, f"{tenant.name}: negative")
-        _must(set(tenant.lines) == {request.model for request in mine}, f"{tenant.name}: lines")
+        _must(set(tenant.lines) == {request._line for request in mine}, f"{tenant.name}: lines")
         if tenant.max_running is not None:
             _must(tenant.held <= tenant.max_running, f"{tenant.name}: over its own limit")
             full = tenant.held >= tenant.max_running
@@ -181,6 +185,15 @@ def _check_tenants(state: State, waiting: list[Request]) -> None:
     _must(draining == sum(b.draining for b in state.backends.values()), "draining by tenant and by backend")
 
 
+def _check_groups(state: State, waiting: list[Request]) -> None:
+    for group in state.groups.values():
+        limit = group.max_running
+        _must(limit is None or group.held <= limit, f"{group!r} is over its limit of {limit}")
+        first = group.waits_for
+        _must(first is None or first in waiting, f"{group!r} waits for one that is gone")
+        _must(first is None or not group.room_for(first.width), f"{group!r} waits, and has room")
+
+
 def _check_work_conserving(state: State, pool: Pool) -> None:
     """No free slot that is not set aside, while somebody eligible fits (contract D2)."""
     most = state.limits.max_running
@@ -192,6 +205,9 @@ def _check_work_conserving(state: State, pool: Pool) -> None:
         if lane is None or lane.flow.tenant.parked:
             continue
         if most is not None and state.books.held + request.width > most:
+            continue
+        group = request._class
+        if group is not None and not (group.admits and group.room_for(request.width)):
             continue
         model = state.models[request.model]
         fits = model.route.pick(request.width, request.avoid)

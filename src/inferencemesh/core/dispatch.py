@@ -62,6 +62,11 @@ class Dispatch(Moves):
         request.state = RequestState.SETTLED
         request.outcome = outcome
         state.books.ended[outcome.kind] += 1
+        group = request._class
+        if group is not None and group.waits_for is request:
+            group.waits_for = None
+            for other in state.pools:
+                self.mark(other)
         if tenant.parked_for is request:
             tenant.parked_for = None
             self._unpark(tenant)
@@ -74,7 +79,7 @@ class Dispatch(Moves):
         assert place is not None  # noqa: S101 - every waiter has one
         self.withdraw(victim, Outcome(Phase.BEFORE_HEADERS, "displaced"), now, refund=True)
         model = self.state.models[victim.model]
-        effects.append(Displaced(victim, refuse("displaced", model, place.tenant, now)))
+        effects.append(Displaced(victim, refuse("displaced", victim, model, place.tenant, now)))
 
     def make_room(self, request: Request, tenant: Tenant, now: float, effects: list[Effect]) -> bool:
         """Displace until the bytes of `request` fit; it is within its tenant's share of them."""
@@ -110,6 +115,8 @@ class Dispatch(Moves):
         backend.reserved_for = request
         request._reserved = backend
         tenant.collecting += request.width
+        if request._class is not None:
+            request._class.held += request.width
         self.state.books.held += request.width
         pool.collecting[request] = Collecting(request, flow, backend, charged, key, now)
         patience_s = max(COLLECT_S, 2.0 * self.state.models[request.model].speed.service_s())
@@ -130,6 +137,8 @@ class Dispatch(Moves):
         item.backend.reserved_for = None
         request._reserved = None
         tenant.collecting -= request.width
+        if request._class is not None:
+            self._give_back(request._class, request.width)
         self.state.books.held -= request.width
         pool.queue.correct(item.flow, self._idle_cost(item, now) - (item.charged if refund else 0.0))
         pool.queue.unhold(item.flow)
@@ -153,12 +162,15 @@ class Dispatch(Moves):
         pool = model.pool
         if not pool.collecting:
             return False
-        key = pool.queue.lifted(tenant, model, request.width, request.avoid)
+        key = pool.queue.lifted(tenant, model, request)
+        band = request._class.band if request._class is not None else 0
         first = tenant.comes_first
         moved = False
         for item in list(pool.collecting.values()):
             other = item.flow.tenant
+            theirs = item.request._class.band if item.request._class is not None else 0
             before = key < item.key if first is other.comes_first else first
+            before = before if band == theirs else band < theirs
             if before and other is not tenant and item.backend in model.route.backends:
                 self._back_to_the_line(pool, item, now)
                 moved = True
@@ -220,7 +232,7 @@ class Dispatch(Moves):
         place = request._place
         assert place is not None  # noqa: S101 - every waiter has one
         self.withdraw(request, Outcome(Phase.BEFORE_HEADERS, code), now, refund=True)
-        refusal = refuse(code, self.state.models[request.model], place.tenant, now)
+        refusal = refuse(code, request, self.state.models[request.model], place.tenant, now)
         effects.append(Expired(request, refusal))
 
     # --- the loop -------------------------------------------------------------------------------------------
@@ -257,6 +269,10 @@ class Dispatch(Moves):
             self._park(tenant, request)
             return True
         state = self.state
+        group = request._class
+        if group is not None and not group.room_for(width):
+            group.waits_for = request
+            return True
         most = state.limits.max_running
         if most is not None and state.books.held + width > most:
             return False  # it is its turn: nobody overtakes it while it waits for the bound over all backends
@@ -265,11 +281,13 @@ class Dispatch(Moves):
         if backend is None:
             return False
         if not need.fits:
+            queue.took(need)
             self._collect(pool, request, backend, now)
             return True
         model = need.model
         key = queue.start_of(lane)
         model.speed.left_line(now)
+        queue.took(need)
         queue.remove(request)
         self._leave_line(request, model, now)
         charged = state.charge.at_dispatch(request)
@@ -302,6 +320,8 @@ class Dispatch(Moves):
             item.backend.reserved_for = None
             request._reserved = None
             item.flow.tenant.collecting -= width
+            if request._class is not None:
+                request._class.held -= width
             self.state.books.held -= width
             model.speed.left_line(now)
             self._leave_line(request, model, now)
@@ -312,6 +332,10 @@ class Dispatch(Moves):
 
 def servable(need: Need) -> bool:
     """Find what could serve `need` now: a backend where it fits, or one where it could start collecting."""
+    group = need.group
+    if group is not None and not group.admits:
+        need.backend = None
+        return False
     route = need.model.route
     backend = route.pick(need.width, need.avoid)
     need.fits = backend is not None

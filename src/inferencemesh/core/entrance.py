@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inferencemesh.core.estimate import is_hopeless
+from inferencemesh.core.line import Line
 from inferencemesh.core.places import Places
 from inferencemesh.core.request import Request
-from inferencemesh.core.routing import NONE
 from inferencemesh.core.served import Served
 from inferencemesh.core.state import State
 from inferencemesh.core.tenant import Tenant
@@ -50,11 +50,13 @@ def too_wide(state: State, request: Request, model: Served, tenant: Tenant) -> b
     if width == 1:
         return False
     most = state.limits.max_running
+    group = request._class
     return (
         width < 1
         or width > model.route.widest
         or (tenant.max_running is not None and 0 < tenant.max_running < width)
         or (most is not None and 0 < most < width)
+        or (group is not None and group.max_running is not None and group.max_running < width)
     )
 
 
@@ -65,23 +67,24 @@ def judge(
 
     `claims`: it holds a ticket for coming back that is due, so that no place is kept from it.
     """
-    line = model.line
+    line = request._line
+    assert line is not None  # noqa: S101 - set when it was offered
     limits = state.limits
     books = state.books
     place = line.tenants.get(tenant)
     waiting = place.count if place is not None else 0
-    own_line = model.spec.max_waiting_per_tenant
+    own_line = line.spec.max_waiting_per_tenant
     own_full = (tenant.max_waiting is not None and tenant.waiting >= tenant.max_waiting) or (
         own_line is not None and waiting >= own_line
     )
     victim: Request | None = None
-    limit = model.limit()
+    limit = model.limit(line)
     line_full = line.count >= limit
     if line_full or books.waiting >= limits.max_waiting_total:
         if own_full:
             return Verdict("queue_full")
         if line_full:
-            victim = _give_way(state, request, model, tenant, line.places, limit, model)
+            victim = _give_way(state, request, model, tenant, line.places, limit, line)
         else:
             victim = _give_way(state, request, model, tenant, state.places, limits.max_waiting_total, None)
         if victim is None:
@@ -93,10 +96,10 @@ def judge(
         return Verdict("queue_bytes_full")
     if own_full:
         return Verdict("tenant_queue_full")
-    if model.spec.refuse_hopeless and line.count and model.speed.known and not model.route.has_open:
+    if line.spec.refuse_hopeless and line.count and model.speed.known and not model.route.has_open:
         ahead = (place.ahead(request.class_offset_s) if place is not None else 0) + 1
         if ahead > 1:  # the first of its tenant is never hopeless: too little is certain about one departure
-            wait_s = model.wait_s(tenant, ahead, at_best=True)
+            wait_s = model.wait_s(tenant, ahead, line, at_best=True)
             if is_hopeless(wait_s, ahead, request.deadline_at - now):
                 return Verdict("deadline_unreachable")
     if victim is None and not claims and model.claims.due and model.spec.keeps_places:
@@ -117,7 +120,7 @@ def _give_way(
     tenant: Tenant,
     places: Places,
     limit: int,
-    within: Served | None,
+    within: Line | None,
 ) -> Request | None:
     """Return the waiter whose place `tenant` may take where `places` are full, None if nobody has to give way."""
     held = places.amounts.get(tenant, 0)
@@ -138,16 +141,16 @@ def _give_way(
         queue = model.pool.queue
         if victim._lane is None or state.models[victim.model].pool is not model.pool:
             return None
-        mine = queue.lifted(tenant, model, request.width, NONE)
+        mine = queue.lifted(tenant, model, request)
         if mine >= victim._lane.flow.service + victim._lane.offset:
             return None
     return victim
 
 
-def _newest(tenant: Tenant, within: Served | None) -> Request | None:
+def _newest(tenant: Tenant, within: Line | None) -> Request | None:
     """Return the newest displaceable waiter of `tenant`, in one line or in all of them."""
     if within is not None:
-        place = tenant.lines.get(within.name)
+        place = tenant.lines.get(within)
         return place.newest() if place is not None else None
     newest: Request | None = None
     for place in tenant.lines.values():

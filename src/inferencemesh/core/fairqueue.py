@@ -26,10 +26,12 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
+from inferencemesh.core.bands import Bands
 from inferencemesh.core.flow import Entry, Flow, Lane, Need
 from inferencemesh.core.tenant import Tenant
 
 if TYPE_CHECKING:
+    from inferencemesh.core.group import Group
     from inferencemesh.core.request import Request
     from inferencemesh.core.served import Served
 
@@ -41,6 +43,7 @@ class FairQueue:
 
     __slots__ = (
         "_active",
+        "_bands",
         "_dropped",
         "_highest",
         "_lags",
@@ -61,6 +64,7 @@ class FairQueue:
         *,
         lags: bool = False,
         lifts: bool = True,
+        floor: float | None = None,
         dropped: Callable[[Tenant], None] | None = None,
     ) -> None:
         self.v = 0  # virtual time; never falls
@@ -75,7 +79,8 @@ class FairQueue:
             None  # where the present winner comes first out of turn: whose turn it would be
         )
         self._dropped = dropped  # told of each tenant whose flow is forgotten
-        self._needs: dict[tuple[str, int, frozenset[str]], Need] = {}
+        self._bands: Bands | None = Bands(floor) if floor is not None else None
+        self._needs: dict[tuple[str, int, frozenset[str], Group | None], Need] = {}
         self._active: dict[Need, None] = {}  # needs with waiters
         self._resting: list[tuple[int, int, Flow]] = []  # idle flows by service; see `_advance`
         self._rested = 0  # how many have come to rest: among equals the first is forgotten first
@@ -89,18 +94,18 @@ class FairQueue:
             flow = self.flows[tenant] = tenant.flows[self] = Flow(self, tenant, self.v)
         return flow
 
-    def need(self, model: Served, width: int, avoid: frozenset[str]) -> Need:
-        """Return the need of such a request."""
-        key = (model.name, width, avoid)
+    def need(self, model: Served, request: Request) -> Need:
+        """Return what `request` needs."""
+        key = (model.name, request.width, request.avoid, request._class)
         need = self._needs.get(key)
         if need is None:
-            need = self._needs[key] = Need(model, width, avoid)
+            need = self._needs[key] = Need(model, request.width, request.avoid, request._class)
         return need
 
     def add(self, request: Request, model: Served, tenant: Tenant) -> None:
         """Put `request` into the fair line."""
         flow = self.flow(tenant)
-        need = self.need(model, request.width, request.avoid)
+        need = self.need(model, request)
         lane = flow.lanes.get(need)
         if lane is None:
             lane = flow.lanes[need] = Lane(flow, need)
@@ -148,7 +153,7 @@ class FairQueue:
                 del self._active[need]
                 need.heap.clear()
                 if need.avoid:
-                    del self._needs[need.model.name, need.width, need.avoid]
+                    del self._needs[need.model.name, need.width, need.avoid, need.group]
             if need.avoid or len(flow.lanes) > 8:
                 del flow.lanes[need]
         else:
@@ -158,17 +163,17 @@ class FairQueue:
             if was_head and lane.entry is not None:
                 self._touch(lane)
 
-    def start(self, flow: Flow, model: Served, width: int) -> int:
+    def start(self, flow: Flow, model: Served, request: Request) -> int:
         """Lift a flow that is granted without having waited; return the key that the grant starts at."""
         if flow.service < self.v and not flow.waiting:
             flow.service = self.v
             self._highest = max(self._highest, self.v)
-        return self.lifted(flow.tenant, model, width, frozenset()) if self._lags else flow.service
+        return self.lifted(flow.tenant, model, request) if self._lags else flow.service
 
-    def lifted(self, tenant: Tenant, model: Served, width: int, avoid: frozenset[str]) -> int:
-        """Return the key that a waiter of `tenant` has, or would have if it came now."""
+    def lifted(self, tenant: Tenant, model: Served, request: Request) -> int:
+        """Return the key that `request`, a waiter of `tenant`, has or would have if it came now."""
         flow = self.flows.get(tenant)
-        need = self.need(model, width, avoid)
+        need = self.need(model, request)
         if flow is None:
             return self._level(need)
         lane = flow.lanes.get(need)
@@ -196,6 +201,8 @@ class FairQueue:
                 need.backend = None
         if best is None:
             return None
+        if self._bands is not None:
+            best = self._bands.best(self._active)
         if self._reserving:
             first = self._first_reserved()
             if first is not None:
@@ -205,6 +212,11 @@ class FairQueue:
         if len(lane.flow.lanes) > 1 and not self._is_first(lane, best[0]):
             return self._next_after(best)
         return lane
+
+    def took(self, need: Need) -> None:
+        """The present winner, who has this need, is served."""
+        if self._bands is not None:
+            self._bands.took(need)
 
     def _first_reserved(self) -> Lane | None:
         """Like `winner`, among the tenants that hold less than their reserve. O(tenants with a reserve that wait)."""

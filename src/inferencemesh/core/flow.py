@@ -9,6 +9,7 @@ from inferencemesh.core.tenant import Tenant
 
 if TYPE_CHECKING:
     from inferencemesh.core.fairqueue import FairQueue
+    from inferencemesh.core.group import Group
     from inferencemesh.core.request import Request
     from inferencemesh.core.served import Served
     from inferencemesh.core.slots import Backend
@@ -17,12 +18,13 @@ if TYPE_CHECKING:
 class Need:
     """What some waiters of a pool need: `width` slots on one backend of `model`, better none of `avoid`."""
 
-    __slots__ = ("avoid", "backend", "eligible", "fits", "heap", "lanes", "model", "width")
+    __slots__ = ("avoid", "backend", "eligible", "fits", "group", "heap", "lanes", "model", "width")
 
-    def __init__(self, model: Served, width: int, avoid: frozenset[str]) -> None:
+    def __init__(self, model: Served, width: int, avoid: frozenset[str], group: Group | None) -> None:
         self.model = model
         self.width = width
         self.avoid = avoid
+        self.group = group  # the class of its requests, where that has a limit or a rank
         self.lanes = 0  # tenants that wait with it, parked ones included
         self.eligible = 0  # those that stand in the heap
         self.heap: list[Entry] = []

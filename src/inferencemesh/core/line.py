@@ -1,4 +1,6 @@
-"""The line of one model: who has a place, how many there may be, who is the newest (contract A2, A3, D8).
+"""One line: who has a place, how many there may be, who is the newest (contract A2, A3, D8).
+
+A model has one, and one more for each class that has bounds of its own.
 
 Places are counted apart from the order of service (`core.fairqueue`): a collecting request keeps its place,
 and a request that a backend sent back has one outside the bound.
@@ -15,11 +17,12 @@ from inferencemesh.core.tenant import Tenant
 
 
 class TenantLine:
-    """One tenant's waiters in one model's line."""
+    """One tenant's waiters in one line."""
 
-    __slots__ = ("_newest", "count", "displaceable", "offsets", "tenant")
+    __slots__ = ("_newest", "count", "displaceable", "line", "offsets", "tenant")
 
-    def __init__(self, tenant: Tenant) -> None:
+    def __init__(self, line: Line, tenant: Tenant) -> None:
+        self.line = line
         self.tenant = tenant
         self.count = 0
         self.displaceable = 0  # those that no backend has sent back
@@ -56,7 +59,7 @@ class TenantLine:
 
 
 class Line:
-    """All waiters of one model. Depth and shares are exact at once, whoever leaves for whatever reason."""
+    """All waiters of one line. Depth and shares are exact at once, whoever leaves for whatever reason."""
 
     __slots__ = ("count", "places", "spec", "tenants")
 
@@ -77,7 +80,7 @@ class Line:
         """Give `request` a place."""
         place = self.tenants.get(tenant)
         if place is None:
-            place = self.tenants[tenant] = tenant.lines[self.spec.name] = TenantLine(tenant)
+            place = self.tenants[tenant] = tenant.lines[self] = TenantLine(self, tenant)
         request._place = place
         self.count += 1
         place.count += 1
@@ -108,4 +111,4 @@ class Line:
             self.places.remove(tenant, 1)
         if not place.count:
             del self.tenants[tenant]
-            del tenant.lines[self.spec.name]
+            del tenant.lines[self]

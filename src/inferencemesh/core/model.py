@@ -47,6 +47,9 @@ class ModelSpec:
     refuse_hopeless: bool = True
     routing: str = "least_busy"  # | round_robin
     keeps_places: bool = True  # for callers who come back when they were told to; see `core.claims`
+    by_class: tuple[
+        tuple[str, ModelSpec], ...
+    ] = ()  # classes with a line of their own: this, with its bounds
 
     def __post_init__(self) -> None:
         if not self.backends:
@@ -81,6 +84,18 @@ class TenantSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ClassSpec:
+    """A class of requests over all tenants (contract D6); the first of several is the most urgent."""
+
+    name: str
+    max_running: int | None = None  # slots held at once, draining included
+
+    def __post_init__(self) -> None:
+        if self.max_running is not None and self.max_running < 1:
+            raise ValueError(f"class {self.name}: max_running must be positive")
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds over the whole process (contract A2)."""
 
@@ -101,12 +116,16 @@ class FairnessSpec:
     input_token_weight: float = 1.0
     output_token_weight: float = 2.0
     limit_s: float = 600.0
+    strict: bool = False  # whether a more urgent class goes first over all tenants
+    floor: float = 0.05  # the part of grants that a class gets nevertheless while it waits
 
     def __post_init__(self) -> None:
         if self.policy not in ("sfq", "slots", "fifo"):
             raise ValueError(f"unknown policy {self.policy!r}")
         if self.unit not in ("requests", "slot_seconds", "tokens"):
             raise ValueError(f"unknown unit {self.unit!r}")
+        if not 0 < self.floor <= 1:
+            raise ValueError("the floor must be within (0, 1]")
         if min(self.input_token_weight, self.output_token_weight) < 0 or self.limit_s <= 0:
             raise ValueError("token weights must not be negative, and the limit must be positive")
 

@@ -9,6 +9,7 @@ from heapq import heapify, heappop, heappush
 
 from inferencemesh.core.breaker import BreakerState
 from inferencemesh.core.flow import Flow
+from inferencemesh.core.group import Group
 from inferencemesh.core.pool import Pool
 from inferencemesh.core.request import Lease, LeaseState, Request, RequestState
 from inferencemesh.core.served import Served
@@ -35,7 +36,10 @@ class Moves:
         request.state = RequestState.WAITING
         request._queued_at = now
         request._expires_at = min(request.deadline_at, now + request._wait_left_s)
-        model.line.enter(request, tenant)
+        line = request._line
+        assert line is not None  # noqa: S101 - set when it was offered
+        line.enter(request, tenant)
+        model.waiting += 1
         tenant.waiting += 1
         books.waiting += 1
         size = request.size_bytes
@@ -59,7 +63,8 @@ class Moves:
         place = request._place
         assert place is not None  # noqa: S101 - every waiter has one
         tenant = place.tenant
-        model.line.leave(request)
+        place.line.leave(request)
+        model.waiting -= 1
         tenant.waiting -= 1
         books.waiting -= 1
         size = request.size_bytes
@@ -75,7 +80,7 @@ class Moves:
         if waited > 0:
             request.waited_s += waited
             request._wait_left_s -= waited
-        if not model.line.count:
+        if not model.waiting:
             model.speed.line(False, now)
 
     # --- slots ----------------------------------------------------------------------------------------------
@@ -86,7 +91,7 @@ class Moves:
         """Grant a request that has no place, nobody eligible being before it."""
         queue = model.pool.queue
         flow = queue.flow(tenant)
-        key = queue.start(flow, model, request.width)
+        key = queue.start(flow, model, request)
         charged = self.state.charge.at_dispatch(request)
         queue.hold(flow)  # before the charge: what is idle may be forgotten by it
         queue.charge(flow, charged, key)
@@ -103,6 +108,9 @@ class Moves:
         model.route.chosen(backend)
         tenant = flow.tenant
         tenant.running += width
+        group = request._class
+        if group is not None:
+            group.held += width
         books.held += width
         books.grants += 1
         books.running += 1
@@ -139,6 +147,9 @@ class Moves:
             tenant.running -= width
         else:
             tenant.draining -= width
+        group = lease.request._class
+        if group is not None:
+            self._give_back(group, width)
         lease.backend.free(lease)
         state.books.held -= width
         state.books.settled += 1
@@ -152,6 +163,14 @@ class Moves:
         if tenant.parked:
             self._unpark(tenant)
         self.mark(state.pool_of[lease.backend])
+
+    def _give_back(self, group: Group, width: int) -> None:
+        """Slots of a class are free: its waiters may be in any pool."""
+        group.held -= width
+        if group.max_running is not None:
+            group.look()
+            for pool in self.state.pools:
+                self.mark(pool)
 
     def _watch(self, lease: Lease, due_at: float) -> None:
         """Look at the charge of `lease` again then."""

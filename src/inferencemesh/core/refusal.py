@@ -29,20 +29,22 @@ _WOULD_HAVE_WAITED = frozenset(
 )
 
 
-def refuse(code: str, model: Served, tenant: Tenant, now: float, request: Request | None = None) -> Refusal:
-    """Return the refusal of a newcomer (`request`) or of a waiter (None); draws its ticket for coming back."""
+def refuse(code: str, request: Request, model: Served, tenant: Tenant, now: float) -> Refusal:
+    """Return the refusal of a newcomer, or of a waiter that is settled by now; draws its ticket for coming back."""
+    line = request._line or model.line_of(request)
     message = MESSAGES.get(code, code)
     place: int | None = None
     estimate_s: float | None = None
-    if request is not None:
-        if code in _WOULD_HAVE_WAITED:
-            place = model.line.count + 1
-            mine = model.line.tenants.get(tenant)
-            estimate_s = model.wait_s(tenant, (mine.count if mine is not None else 0) + 1)
-        elif code == "invalid_request":
-            message = f"the request needs {request.width} slots at once, more than it can ever be given"
+    if code in _WOULD_HAVE_WAITED:
+        place = line.count + 1
+        mine = line.tenants.get(tenant)
+        estimate_s = model.wait_s(tenant, (mine.count if mine is not None else 0) + 1, line)
+    elif code == "invalid_request":
+        message = f"the request needs {request.width} slots at once, more than it can ever be given"
     spread = _SPREAD_S.get(code)
-    retry_after_s = model.retry_after_s(tenant, now) if spread is None else model.tickets.spread(*spread)
+    retry_after_s = (
+        model.retry_after_s(tenant, now, line) if spread is None else model.tickets.spread(*spread)
+    )
     quiet_s = model.quiet_s(now)
     if quiet_s > 0 and spread is None:
         # Every backend has asked to be left alone until then: no caller is told to come back earlier.

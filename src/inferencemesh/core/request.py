@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from inferencemesh.core.flow import Flow, Lane
-    from inferencemesh.core.line import TenantLine
+    from inferencemesh.core.group import Group
+    from inferencemesh.core.line import Line, TenantLine
     from inferencemesh.core.outcome import Outcome
     from inferencemesh.core.slots import Backend
 
@@ -48,10 +49,12 @@ class Request:
 
     __slots__ = (
         "_alarm_at",
+        "_class",
         "_collects",
         "_exempt",
         "_expires_at",
         "_lane",
+        "_line",
         "_order",
         "_place",
         "_queued_at",
@@ -61,6 +64,7 @@ class Request:
         "arrived_at",
         "attempts",
         "avoid",
+        "class_name",
         "class_offset_s",
         "deadline_at",
         "fulls",
@@ -88,6 +92,7 @@ class Request:
         arrived_at: float,
         deadline_at: float,
         returns: bool | None = None,
+        class_name: str = "",
     ) -> None:
         self.id = id
         self.tenant = tenant
@@ -97,6 +102,7 @@ class Request:
         self.class_offset_s = class_offset_s
         self.arrived_at = arrived_at
         self.deadline_at = deadline_at
+        self.class_name = class_name  # one of those that admission was told, or none of them
         self.returns = returns  # whether its caller says that it tries again; None: it says nothing
         self.state = RequestState.NEW
         self.lease: Lease | None = None  # the newest attempt's; kept after it was freed
@@ -111,6 +117,8 @@ class Request:
         self.fulls = 0  # how often a backend sent it back as full
         # Admission's own:
         self._alarm_at: float | None = None  # when it stops resting, or gives up collecting
+        self._class: Group | None = None  # its class, where that has a limit or a rank
+        self._line: Line | None = None  # where it has, had or would have had a place
         self._collects = 0  # how often it has begun to collect
         self._seq = 0  # arrival number
         self._order = 0.0  # its position within its tenant: arrival + class offset; far lower once requeued

@@ -10,6 +10,7 @@ from inferencemesh.core.claims import Claims
 from inferencemesh.core.estimate import Speed, Tickets
 from inferencemesh.core.line import Line
 from inferencemesh.core.model import ModelSpec
+from inferencemesh.core.request import Request
 from inferencemesh.core.routing import Route
 from inferencemesh.core.slots import Backend
 from inferencemesh.core.tenant import Tenant
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 class Served:
     """One model. Which pool it belongs to is decided once, from the backends that models share."""
 
-    __slots__ = ("claims", "line", "name", "pool", "route", "spec", "speed", "tickets")
+    __slots__ = ("claims", "line", "lines", "name", "pool", "route", "spec", "speed", "tickets", "waiting")
 
     def __init__(self, spec: ModelSpec, backends: Sequence[Backend], pool: Pool, rng: random.Random) -> None:
         self.spec = spec
@@ -29,42 +30,48 @@ class Served:
         self.route = Route(backends, spec.routing)
         self.pool = pool
         self.line = Line(spec)
+        self.lines = {name: Line(own) for name, own in spec.by_class}  # of classes that have their own
+        self.waiting = 0  # requests, over all of its lines
         self.speed = Speed()
         self.tickets = Tickets(rng)
         self.claims = Claims()
 
-    def limit(self) -> int:
-        """Return the bound of the line in force now."""
-        if self.spec.max_waiting is not None:
-            return self.spec.max_waiting
-        return self.line.limit(self.route.usable_slots, self.speed.service_s())
+    def line_of(self, request: Request) -> Line:
+        """Return the line in which `request` has its place, or would have it."""
+        return self.lines.get(request.class_name, self.line) if self.lines else self.line
+
+    def limit(self, line: Line) -> int:
+        """Return the bound of `line` in force now."""
+        if line.spec.max_waiting is not None:
+            return line.spec.max_waiting
+        return line.limit(self.route.usable_slots, self.speed.service_s())
 
     def per_s(self, *, at_best: bool = False) -> float:
         """Return how many waiters the line loses to grants per second."""
         slots = self.route.usable_slots
         return self.speed.at_best_per_s(slots) if at_best else self.speed.per_s(slots)
 
-    def share_of_speed(self, tenant: Tenant) -> float:
+    def share_of_speed(self, tenant: Tenant, line: Line) -> float:
         """Return the part of the line's speed that is due to `tenant` among those that wait, itself included."""
-        return tenant.weight / self.line.places.weights_with(tenant)
+        return tenant.weight / line.places.weights_with(tenant)
 
-    def wait_s(self, tenant: Tenant, ahead: int, *, at_best: bool = False) -> float:
+    def wait_s(self, tenant: Tenant, ahead: int, line: Line, *, at_best: bool = False) -> float:
         """Return the expected wait of a newcomer that would be the `ahead`-th of its tenant in the line.
 
         The lesser of what the whole line takes and what its tenant's share takes.
         """
         per_s = self.per_s(at_best=at_best)
-        return min((self.line.count + 1) / per_s, ahead / (per_s * self.share_of_speed(tenant)))
+        return min((self.waiting + 1) / per_s, ahead / (per_s * self.share_of_speed(tenant, line)))
 
     def quiet_s(self, now: float) -> float:
         """Return for how long nothing may be tried on any of its backends, as they themselves have asked (B6)."""
         ends = [backend.quiet_until for backend in self.route.backends]
         return max(0.0, min((end - now if end is not None else 0.0 for end in ends), default=0.0))
 
-    def retry_after_s(self, tenant: Tenant, now: float) -> float:
+    def retry_after_s(self, tenant: Tenant, now: float, line: Line) -> float:
         """Return when a refused caller of `tenant` should come back: seconds within (0, 60], spread."""
-        limit = self.limit()
-        place = self.line.tenants.get(tenant)
+        limit = self.limit(line)
+        place = line.tenants.get(tenant)
         waiting = place.count if place is not None else 0
-        share = self.share_of_speed(tenant)
+        share = self.share_of_speed(tenant, line)
         return self.tickets.draw(tenant.name, now, self.per_s() * share, waiting - limit * share / 2)

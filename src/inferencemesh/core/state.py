@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from inferencemesh.core.charge import ChargePolicy
 from inferencemesh.core.deadline import Expiries
 from inferencemesh.core.fairqueue import FairQueue
-from inferencemesh.core.model import BackendSpec, BreakerSpec, Limits, ModelSpec, TenantSpec
+from inferencemesh.core.group import Group
+from inferencemesh.core.model import BackendSpec, BreakerSpec, ClassSpec, Limits, ModelSpec, TenantSpec
 from inferencemesh.core.outcome import Kind
 from inferencemesh.core.places import Places
 from inferencemesh.core.pool import Pool, group
@@ -58,6 +59,7 @@ class State:
         "charge",
         "closed",
         "expiries",
+        "groups",
         "limits",
         "models",
         "models_of",
@@ -83,11 +85,18 @@ class State:
         rng: random.Random,
         breaker: BreakerSpec,
         charge: ChargePolicy,
+        classes: Iterable[ClassSpec],
+        floor: float | None,
     ) -> None:
         specs = list(models)
         self.limits = limits
         self.rng = rng
         self.charge = charge
+        self.groups = {
+            spec.name: Group(spec, band if floor is not None else 0)
+            for band, spec in enumerate(classes)
+            if floor is not None or spec.max_running is not None
+        }
         self.books = Books()
         self.expiries = Expiries()
         self.places = Places()  # over the process
@@ -110,7 +119,9 @@ class State:
             sets = {frozenset(spec.backends) for spec in specs if spec.backends[0] in names}
             pool = Pool(
                 members,
-                FairQueue(lags=charge.lifts and len(sets) > 1, lifts=charge.lifts, dropped=self.forget),
+                FairQueue(
+                    lags=charge.lifts and len(sets) > 1, lifts=charge.lifts, floor=floor, dropped=self.forget
+                ),
             )
             self.pools.append(pool)
             self.pool_with[pool.queue] = pool

@@ -9,7 +9,7 @@ from inferencemesh.core.model import TenantSpec
 if TYPE_CHECKING:
     from inferencemesh.core.fairqueue import FairQueue
     from inferencemesh.core.flow import Flow
-    from inferencemesh.core.line import TenantLine
+    from inferencemesh.core.line import Line, TenantLine
     from inferencemesh.core.request import Request
 
 SCALE = 1_000_000_000
@@ -56,7 +56,7 @@ class Tenant:
         self.parked = spec.max_running == 0  # outside every fair line until a slot of its own is free (D1)
         self.parked_for: Request | None = None  # its head, if that is too wide for what its limit leaves
         self.flows: dict[FairQueue, Flow] = {}
-        self.lines: dict[str, TenantLine] = {}  # by model; only where it has waiters
+        self.lines: dict[Line, TenantLine] = {}  # only where it has waiters
 
     def __repr__(self) -> str:
         return f"<Tenant {self.name} running={self.running}+{self.draining} waiting={self.waiting}>"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from inferencemesh.core.fairqueue import FairQueue
 from inferencemesh.core.outcome import Kind
 from inferencemesh.core.request import Request
+from inferencemesh.core.served import Served
 from inferencemesh.core.snapshot import BackendView, LineView, Snapshot, TenantView, Totals
 from inferencemesh.core.state import State
 
@@ -18,6 +19,14 @@ def waiters(queue: FairQueue) -> list[Request]:
         for entry in lane.heap
         if entry[2]._lane is lane
     ]
+
+
+def _by_tenant(model: Served) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for line in (model.line, *model.lines.values()):
+        for tenant, place in line.tenants.items():
+            counts[tenant.name] = counts.get(tenant.name, 0) + place.count
+    return counts
 
 
 def view(state: State, now: float) -> Snapshot:
@@ -51,12 +60,12 @@ def view(state: State, now: float) -> Snapshot:
     lines = tuple(
         LineView(
             model=model.name,
-            total=model.line.count,
+            total=model.waiting,
             oldest_s=oldest.get(model.name, 0.0),
-            by_tenant={tenant.name: place.count for tenant, place in model.line.tenants.items()},
-            limit=model.limit(),
+            by_tenant=_by_tenant(model),
+            limit=sum(model.limit(line) for line in (model.line, *model.lines.values())),
             service_s=model.speed.service_s() if model.speed.completions else None,
-            wait_s=(model.line.count + 1) / model.per_s() if model.speed.completions else None,
+            wait_s=(model.waiting + 1) / model.per_s() if model.speed.completions else None,
             returns_admitted=model.claims.kept,
             returns_refused=model.claims.broken,
         )

@@ -48,6 +48,7 @@ class Caller:
     id: str
     tenant: Tenant
     timeout_s: float | None
+    class_name: str
     class_offset_s: float
     trace: bytes | None
     returns: bool | None  # whether it says that it tries again, as the SDKs do
@@ -117,12 +118,12 @@ class PublicApp:
         timeout = request.header(b"x-mesh-timeout")
         klass = request.header(b"x-mesh-class")
         timeout_s = parse_mesh_timeout(timeout) if timeout is not None else None
-        offset_s = self.keys.class_offset_s(tenant, klass.decode("latin-1") if klass is not None else None)
+        name, offset_s = self.keys.class_of(tenant, klass.decode("latin-1") if klass is not None else None)
         parent = parse_traceparent(request.header(b"traceparent"))
         trace = next_traceparent(parent).encode() if parent is not None else None
         tries = request.header(b"x-stainless-retry-count")
         returns = tries.strip() != b"0" if tries is not None else None
-        request.context = Caller(request_id, tenant, timeout_s, offset_s, trace, returns)
+        request.context = Caller(request_id, tenant, timeout_s, name, offset_s, trace, returns)
         return BodyPlan(self._body_bytes, timeout_s=timeout_s)
 
     def _allow(self, request: IncomingRequest, *methods: str) -> None:
@@ -153,6 +154,7 @@ class PublicApp:
                     f"there is no model {_shown(peek.model)} here; GET /v1/models lists those you may use"
                 )
                 raise MeshError("model_not_found", message, param="model")
+            settings = settings.of_class(caller.class_name)
             model = settings.name
             if not caller.tenant.may_use(model):
                 raise MeshError("forbidden_model", f"this key may not use the model {model}", param="model")
@@ -169,6 +171,7 @@ class PublicApp:
                 arrived_at=request.head_at,
                 deadline_at=request.head_at + total_s,
                 returns=caller.returns,
+                class_name=caller.class_name,
             )
             if self.shutting_down:
                 raise MeshError(

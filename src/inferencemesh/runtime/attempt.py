@@ -304,6 +304,7 @@ class Attempt:
             self._gather(data)
             return
         decided = relay.feed(data)
+        self.lease.output_tokens = self.tracker.events  # until the backend has counted them (D3)
         if decided is not None:
             self._resolve(decided)
 
@@ -398,7 +399,11 @@ class Attempt:
 
     def _resolve(self, result: Result) -> None:
         if not self.done.done():
-            self.usage = result.usage
+            self.usage = usage = result.usage
+            if usage is not None:
+                self.lease.input_tokens = usage.input_tokens
+                if usage.output_tokens is not None:
+                    self.lease.output_tokens = usage.output_tokens
             self.done.set_result(result)
 
     def _take_chunks(self) -> bytes:
