@@ -316,9 +316,13 @@ def test_C14_cancels_at_random_times_leave_no_orphan(count):
         "tokens=20 bytes=20KB interval=1ms",
     ]
 
-    async def one(made: World) -> None:
-        call = await made.open(rng.choice(scripts), stream=rng.random() < 0.7)
-        await asyncio.sleep(rng.choice((0, 0.01, 0.05, 0.1)) * rng.random())
+    async def one(made: World, number: int) -> None:
+        if number % 4 == 0:  # while it is surely at work, however busy the machine is
+            call = await made.open("hang=after:3")
+            await tokens(call, rng.randint(1, 3))
+        else:
+            call = await made.open(rng.choice(scripts), stream=rng.random() < 0.7)
+            await asyncio.sleep(rng.choice((0, 0.01, 0.05, 0.1)) * rng.random())
         way = rng.choice(WAYS)
         getattr(call, way)()
         if way == "half_close":
@@ -333,7 +337,7 @@ def test_C14_cancels_at_random_times_leave_no_orphan(count):
                 nonlocal left
                 while left > 0:
                     left -= 1
-                    await one(made)
+                    await one(made, left)
 
             async with made.watched(lambda: never_more_than_the_books_hold(made)):
                 await asyncio.gather(*(caller() for _ in range(32)))
@@ -342,10 +346,10 @@ def test_C14_cancels_at_random_times_leave_no_orphan(count):
             sent = sum(upstream.attempts for upstream in made.gateway.upstreams.values())
             assert totals.grants == totals.settled
             assert totals.accepted == totals.cancelled + totals.completed
-            assert made.metric("cancellations_total") == totals.cancelled > count * 0.8
+            assert made.metric("cancellations_total") == totals.cancelled >= count / 4
             ended = made.heard("aborted") + made.heard("completed")
             assert made.heard("received") == ended <= sent
-            assert made.heard("aborted") > count / 4
+            assert made.heard("aborted") >= count / 4
             assert made.heard("peak_running") <= 16
             assert made.metric("drains_total", evidence="limit") == 0
             assert made.metric("cleanups_overdue_total") == 0

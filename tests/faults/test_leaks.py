@@ -283,7 +283,7 @@ def test_L12_cancels_leave_no_task_file_or_connection(count):
             assert pool.in_use == pool.connecting == 0
             assert pool.idle <= 8
             await made.until(lambda: held() == base)
-            assert made.totals.cancelled > count / 2
+            assert made.totals.cancelled > count / 10
             assert made.heard("peak_running") <= 8
             assert made.totals.accepted + made.totals.refused <= count + 1
 
