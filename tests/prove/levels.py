@@ -211,20 +211,24 @@ def fuzz(job: tuple[str, str, int]) -> int:
             check=False,
         )
     said = done.stdout + done.stderr
-    tried = re.search(r"(?:number_of_executed_units: +|: )(\d+)(?: inputs|\n)", said)
+    tried = re.search(r"(?:number_of_executed_units: +(\d+))|: (\d+) inputs", said)
     assert done.returncode == 0, said[-3000:]
     assert tried is not None, said[-3000:]
-    return int(tried[1])
+    return int(tried[1] or tried[2])
 
 
 def planted(budget: Budget, say: Say) -> Numbers:
     """Bugs planted one at a time, and which test notices each."""
     caught: list[Numbers] = []
+    survived: list[str] = []
     for verdict in mutants.judge(MUTATIONS[:: budget.mutants]):
         what = verdict.mutation
-        assert verdict.caught_by is not None, f"{what.path}: nothing notices that {what.name}"
-        caught.append({"file": what.path, "bug": what.name, "noticed_by": verdict.caught_by})
-        say(f"{len(caught)}: {what.name}")
+        if verdict.caught_by is None:
+            survived.append(f"{what.path}: {what.name} ({verdict.why})")
+        else:
+            caught.append({"file": what.path, "bug": what.name, "noticed_by": verdict.caught_by})
+        say(f"{len(caught)} noticed, {len(survived)} not: {what.name}")
+    assert not survived, survived
     return {"bugs": len(MUTATIONS), "caught": caught}
 
 
