@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from inferencemesh.core.model import BackendSpec, Limits, ModelSpec, TenantSpec
+from inferencemesh.core.model import BackendSpec, ClassSpec, Limits, ModelSpec, TenantSpec
 from inferencemesh.core.request import LeaseState
 from tests.prove.invariants import forgetting_changes_nothing, replay_is_identical
 from tests.prove.lockstep import Lockstep
@@ -52,7 +52,15 @@ def random_setting(rng: random.Random) -> Setting:
             max_running=rng.choice([None, None, None, 2, 3]) if together else None,
         ),
         rng.choice(["requests", "requests", "slot_seconds", "slot_seconds", "slots", "fifo"]),
+        random_classes(rng),
+        rng.choice([None, None, 0.25, 1.0]),
     )
+
+
+def random_classes(rng: random.Random) -> tuple[ClassSpec, ...]:
+    if rng.random() < 0.5:
+        return ()
+    return (ClassSpec("x", rng.choice([None, 1, 2])), ClassSpec("y", rng.choice([None, 1, 2, 3])))
 
 
 def _model(rng: random.Random, name: str, backends: list[str]) -> ModelSpec:
@@ -114,6 +122,7 @@ def _offer(rng: random.Random, setting: Setting, core: Core, *, narrow: bool) ->
         size=rng.choice([0, 5, 9]),
         offset=rng.choice([0.0, 0.0, 2.0]),
         ttl=rng.choice([2.0, 5.0, 50.0]),
+        klass=rng.choice([spec.name for spec in setting.classes] or [""]),
     )
 
 

@@ -83,6 +83,8 @@ def nothing_idles(watch: Watch) -> None:
             continue
         if cap is not None and any(r.tenant == request.tenant and r.width > 1 for r in waiting):
             continue  # the narrow ones of a tenant wait behind a wide one that waits for its limit
+        if any(spec.max_running is not None for spec in watch.setting.classes):
+            continue  # the oracle counts them
         if most is not None and (held + request.width > most or any(r.width > 1 for r in watch.waiting())):
             continue
         spec = next(model for model in watch.setting.models if model.name == request.model)
@@ -195,6 +197,7 @@ def refusals_are_needed(watch: Watch) -> None:
             or watch.setting.limits.max_running is not None
             or cap is not None
             or watch.keeping
+            or any(spec.max_running is not None for spec in watch.setting.classes)
         ):
             continue
         for view in views:

@@ -28,6 +28,9 @@ OWNER = ("tests/prove/test_ownership.py",)
 CHAT = ("tests/wire/test_chat.py",)
 AWAITS = ("tests/runtime/test_injection.py", "-k", "await and leaves")
 CALLS = ("tests/runtime/test_injection.py", "-k", "call_out and leaves")
+METERED = ("tests/core/test_metered.py",)
+CLASSES = ("tests/core/test_classes.py",)
+CLAIMS = ("tests/core/test_claims.py",)
 MISSING = ("tests/prove/test_missing.py",)
 
 CORE = (
@@ -179,6 +182,55 @@ CORE = (
         "        request._order = request.arrived_at + request.class_offset_s\n",
         "        request._order = request.arrived_at\n",
         ORACLE,
+    ),
+    Mutation(
+        "passing over a class is not counted",
+        "core/dispatch.py",
+        "        queue.took(need)\n        queue.remove(request)",
+        "        queue.remove(request)",
+        CLASSES,
+    ),
+    Mutation(
+        "a class whose wide waiter has room stays closed",
+        "core/group.py",
+        "            self.waits_for = None",
+        "            pass",
+        ORACLE,
+    ),
+    Mutation(
+        "a class's freed slots wake nobody in another pool",
+        "core/moves.py",
+        "            for pool in self.state.pools:\n                self.mark(pool)",
+        "            group.look()",
+        ORACLE,
+    ),
+    Mutation(
+        "a start out of turn takes virtual time along",
+        "core/fairqueue.py",
+        "return key if self._least is None else min(key, self._least)",
+        "return key",
+        ORACLE,
+    ),
+    Mutation(
+        "requests that end at once are free",
+        "core/metered.py",
+        "max(LEAST_S, held_s) * lease.width - charged",
+        "held_s * lease.width - charged",
+        ORACLE,
+    ),
+    Mutation(
+        "nobody pays instalments",
+        "core/moves.py",
+        "                lease._flow.queue.correct(lease._flow, amount)\n            heappush",
+        "                pass\n            heappush",
+        METERED,
+    ),
+    Mutation(
+        "a ticket is good twice",
+        "core/claims.py",
+        "        self._drop(mine.popleft())\n        return True",
+        "        return True",
+        CLAIMS,
     ),
 )
 

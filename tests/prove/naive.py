@@ -73,6 +73,16 @@ class User:
 
 
 @dataclass(slots=True, eq=False)
+class Klass:
+    """A class of requests."""
+
+    name: str
+    cap: int | None
+    band: int  # the lower comes first, where classes are strict
+    waits_for: Wish | None = None  # its turn had come, and the limit leaves too little room for it
+
+
+@dataclass(slots=True, eq=False)
 class Wish:
     """A request."""
 
@@ -84,6 +94,7 @@ class Wish:
     offset: float
     arrived: float
     deadline: float
+    klass: Klass
     number: int = 0
     state: str = "new"  # waiting | collecting | resting | running | over
     order: float = 0.0
@@ -121,6 +132,13 @@ class World:
     def __init__(self, setting: Setting) -> None:
         self.limits = setting.limits
         self.unit = setting.charge
+        self.floor = setting.floor
+        self.klasses = {
+            spec.name: Klass(spec.name, spec.max_running, 0 if setting.floor is None else band)
+            for band, spec in enumerate(setting.classes)
+        }
+        self.klasses.setdefault("", Klass("", None, 0))
+        self.passed: dict[int, int] = {}  # by band, how often it could have been served and a lower one was
         self.lifts = setting.charge in ("requests", "slot_seconds")
         self.now = 0.0
         self.servers = {s.name: Server(s.name, s.slots, s.weight) for s in setting.backends}
@@ -178,6 +196,16 @@ class World:
     def has_room(self, user: User, width: int) -> bool:
         return user.cap is None or self.held_by(user) + width <= user.cap
 
+    def held_by_class(self, klass: Klass) -> int:
+        mine = [hold for hold in self.holds.values() if hold.state != "freed" and hold.wish.klass is klass]
+        return sum(h.wish.width for h in mine) + sum(w.width for w in self.collectors if w.klass is klass)
+
+    def class_has_room(self, klass: Klass, width: int) -> bool:
+        return klass.cap is None or self.held_by_class(klass) + width <= klass.cap
+
+    def admits(self, klass: Klass) -> bool:
+        return klass.cap is None or (klass.waits_for is None and self.held_by_class(klass) < klass.cap)
+
     # --- who is served --------------------------------------------------------------------------------------
 
     def lifted(self, user: User, pool: int) -> int:
@@ -224,9 +252,37 @@ class World:
         return self.held_by(user) < user.reserved
 
     def heads(self, pool: int) -> list[Wish]:
-        """D1: of each eligible tenant the first waiter that a backend could serve."""
+        """Of each eligible tenant the first waiter that could be served (D1), in the band whose turn it is (D6)."""
+        offered = self.offered(pool)
+        if not offered:
+            return []
+        turn = min(offered)
+        if self.floor is not None:
+            patience = max(0, int(1 / self.floor + 1e-9) - 1)
+            late = [band for band in offered if band != turn and self.passed.get(band, 0) >= patience]
+            turn = max(late, key=lambda band: (self.passed.get(band, 0), -band), default=turn)
+        return offered[turn]
+
+    def took(self, wish: Wish) -> None:
+        """The others that could have been served were passed over."""
+        for band in self.offered(self.pool[wish.model]):
+            self.passed[band] = self.passed.get(band, 0) + 1
+        self.passed[wish.klass.band] = 0
+
+    def offered(self, pool: int) -> dict[int, list[Wish]]:
+        """By band, the heads of the tenants."""
+        bands: dict[int, list[Wish]] = {}
+        for band in {klass.band for klass in self.klasses.values()}:
+            heads = self._heads(pool, band)
+            if heads:
+                bands[band] = heads
+        return bands
+
+    def _heads(self, pool: int, band: int) -> list[Wish]:
         heads: dict[User, Wish] = {}
         for wish in sorted(self.in_line(pool), key=lambda wish: (wish.order, wish.number)):
+            if wish.klass.band != band or not self.admits(wish.klass):
+                continue
             if not wish.user.out and (self.fits(wish) or self.collects_at(wish)):
                 heads.setdefault(wish.user, wish)
         return list(heads.values())

@@ -62,10 +62,18 @@ class Oracle(World):
         self.closed = True
 
     def _offer(
-        self, name: str, tenant: str, model: str, width: int, size: int, offset: float, ttl: float
+        self,
+        name: str,
+        tenant: str,
+        model: str,
+        width: int,
+        size: int,
+        offset: float,
+        ttl: float,
+        klass: str,
     ) -> None:
         user = self.users.get(tenant) or self.users.setdefault(tenant, User(tenant))
-        wish = Wish(name, user, model, width, size, offset, self.now, self.now + ttl)
+        wish = Wish(name, user, model, width, size, offset, self.now, self.now + ttl, self.klasses[klass])
         wish.order = wish.arrived + offset
         self.wishes[name] = wish
         spec = self.models[model]
@@ -74,7 +82,9 @@ class Oracle(World):
         code = None
         if self.closed:
             code = "shutting_down"
-        elif width > 1 and width > min(widest, *(b for b in (user.cap, self.limits.max_running, width) if b)):
+        elif width > 1 and width > min(
+            widest, *(b for b in (user.cap, wish.klass.cap, self.limits.max_running, width) if b)
+        ):
             code = "invalid_request"
         elif not any(server.up and not server.cordoned for server in servers):
             code = "no_backend"
@@ -241,6 +251,8 @@ class Oracle(World):
         )  # it is not overtaken by its own tenant's (A13), but for those of a better class
         if (first is not None and first.order <= wish.order) or not self.has_room(user, wish.width):
             return False
+        if not (self.admits(wish.klass) and self.class_has_room(wish.klass, wish.width)):
+            return False
         most = self.limits.max_running
         if most is None:
             return True
@@ -256,6 +268,8 @@ class Oracle(World):
             stranger = other.user is not wish.user and self.pool[other.model] == pool
             first, second = self.comes_first(wish.user), self.comes_first(other.user)
             before = first if first != second else mine < other.key
+            if wish.klass.band != other.klass.band:
+                before = wish.klass.band < other.klass.band
             if stranger and before and server.name in self.models[wish.model].backends:
                 self._back_to_the_line(other)
 
@@ -289,6 +303,8 @@ class Oracle(World):
         if wish.state == "collecting":
             self._stop_collecting(wish, refund=refund)
         wish.state = "over"
+        if wish.klass.waits_for is wish:
+            wish.klass.waits_for = None
         self._look(wish.user)
         self._rest(self.pool[wish.model])
 
@@ -322,6 +338,7 @@ class Oracle(World):
         wish.kept.kept_for = None
         wish.kept = None
         wish.alarm = None
+        self._look_at_class(wish)
         idle = (self.now - wish.kept_since) * wish.width
         price = {"requests": idle / SERVICE_S, "slot_seconds": idle}.get(self.unit, 0.0)
         self._correct(wish, price - (wish.charged if refund else 0.0))
@@ -359,6 +376,7 @@ class Oracle(World):
         else:
             hold.server.draining -= hold.wish.width
         hold.state = "freed"
+        self._look_at_class(hold.wish)
         cost = hold.charged
         if undone or self.unit == "slots":
             cost = 0.0
@@ -441,6 +459,11 @@ class Oracle(World):
             if passed and user not in busy and self.pool[wish.model] == pool and wish.hold is not None:
                 wish.hold.charged = 0.0
 
+    def _look_at_class(self, wish: Wish) -> None:
+        first = wish.klass.waits_for
+        if first is not None and self.class_has_room(wish.klass, first.width):
+            wish.klass.waits_for = None
+
     def _look(self, user: User) -> None:
         """Notice who is no longer eligible, and lift who is so again."""
         if user.cap is None:
@@ -490,11 +513,15 @@ class Oracle(World):
             user.waits_for = turn
             self._look(user)
             return True
+        if not self.class_has_room(turn.klass, turn.width):
+            turn.klass.waits_for = turn
+            return True
         if most is not None and self.held_by_all() + turn.width > most:
             return False  # its turn: nobody overtakes it
         key = min(
             head.user.service[pool] for head in self.heads(pool)
         )  # V does not pass whose turn it would be
+        self.took(turn)
         server = self.fits(turn)
         if server is None:
             keeper = self.collects_at(turn)

@@ -15,7 +15,7 @@ from inferencemesh.core.admission import Admission, Displaced, Effect, Expired, 
 from inferencemesh.core.charge import Arrival, ChargePolicy, PerHeldSlot, PerSlot
 from inferencemesh.core.estimate import Speed
 from inferencemesh.core.metered import SlotSeconds
-from inferencemesh.core.model import BackendSpec, Limits, ModelSpec, TenantSpec
+from inferencemesh.core.model import BackendSpec, ClassSpec, Limits, ModelSpec, TenantSpec
 from inferencemesh.core.outcome import Outcome, Phase
 from inferencemesh.core.request import Lease, LeaseState, Request, RequestState
 
@@ -46,6 +46,8 @@ class Setting:
     tenants: tuple[TenantSpec, ...] = ()
     limits: Limits = field(default_factory=Limits)
     charge: str = "requests"  # | slot_seconds | slots | fifo
+    classes: tuple[ClassSpec, ...] = ()
+    floor: float | None = None  # of strict classes
 
 
 class NoChance(random.Random):
@@ -81,8 +83,9 @@ def offer(
     size: int = 0,
     offset: float = 0.0,
     ttl: float = 1e6,
+    klass: str = "",
 ) -> Step:
-    return ("offer", name, tenant, model, width, size, offset, ttl)
+    return ("offer", name, tenant, model, width, size, offset, ttl, klass)
 
 
 class Core:
@@ -98,6 +101,8 @@ class Core:
             setting.limits,
             rng=rng or NO_CHANCE,
             charge=CHARGES[setting.charge](),
+            classes=setting.classes,
+            floor=setting.floor,
         )
         if not measured:
             for model in self.admission._state.models.values():
@@ -121,9 +126,17 @@ class Core:
     def _make(self, step: Step) -> list[Effect]:
         admission, now = self.admission, self.now
         match step:
-            case ("offer", name, tenant, model, width, size, offset, ttl):
+            case ("offer", name, tenant, model, width, size, offset, ttl, klass):
                 request = Request(
-                    name, tenant, model, width, size, offset, arrived_at=now, deadline_at=now + ttl
+                    name,
+                    tenant,
+                    model,
+                    width,
+                    size,
+                    offset,
+                    arrived_at=now,
+                    deadline_at=now + ttl,
+                    class_name=klass,
                 )
                 self.requests[name] = request
                 return admission.offer(request, now)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from inferencemesh.core.model import BackendSpec, ModelSpec, TenantSpec
 from tests.prove.steps import Core, Setting, offer
 
@@ -75,3 +77,30 @@ def test_a_wide_request_keeps_its_tenant_waiting_after_a_better_class_has_passed
     core.do(offer("r4", "u", width=3))  # collects on `b`, so that r2 could not be served there now
     core.do(("release", "r3", 0))
     assert core.do(offer("r5", "t", offset=30.0)) == [("queued", "r5")]
+
+
+def test_a_tenant_that_was_at_its_limit_has_saved_nothing() -> None:
+    """D1, D4: back under its own limit it stands beside the others, not where it was when it came to it."""
+    core = Core(setting(2, TenantSpec("capped", max_running=1), TenantSpec("a"), TenantSpec("b")))
+    core.do(offer("c0", "capped"))
+    core.do(offer("a0", "a"))
+    for number in range(1, 5):
+        core.do(offer(f"c{number}", "capped"))
+    for number in range(1, 30):
+        core.do(offer(f"a{number}", "a"))
+    for _ in range(20):  # the capped one's request is long, the other's are short
+        name = next(name for name in core.running() if name[0] == "a")
+        core.do(("release", *core.current(name)))
+        core.do(("settle", name, True))
+    for tenant in "bc":
+        for number in range(5, 25):
+            core.do(offer(f"{tenant}{number}", "capped" if tenant == "c" else "b"))
+    turns = deque(sorted(core.running(), key=lambda name: name[0] != "c"))
+    order = []
+    for _ in range(18):
+        name = turns.popleft()
+        for step in (("release", *core.current(name)), ("settle", name, True)):
+            granted = [said[1] for said in core.do(step) if said[0] == "granted"]
+            turns.extend(granted)
+            order += granted
+    assert 4 <= sum(name[0] == "c" for name in order) <= 7, order  # a third

@@ -127,6 +127,6 @@ TestOracle = Machine.TestCase
 
 @pytest.mark.parametrize("block", range(24 if PROVE else 2))
 def test_seeded_histories(block: int) -> None:
-    each = 400 if PROVE else 150
+    each = 400 if PROVE else 250
     for seed in range(block * each, (block + 1) * each):
-        run(seed, steps=80 if PROVE else 40)
+        run(seed, steps=80 if PROVE else 60)

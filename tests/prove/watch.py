@@ -72,6 +72,7 @@ class Watch:
         self.comparable = (
             len({frozenset(model.backends) for model in setting.models}) == 1
             and self.final
+            and not setting.classes
             and not any(spec.reserved for spec in setting.tenants)
         )
         self.plain = self.comparable

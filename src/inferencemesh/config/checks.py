@@ -185,6 +185,13 @@ def _classes(mesh: Mesh) -> Found:
     if not mesh.classes:
         yield ("classes",), "needs at least one class; leave it out for high, normal and low"
     yield from _unique(((("classes", i, "name"), c.name) for i, c in enumerate(mesh.classes)), "class")
+    fairness = mesh.admission.fairness
+    if fairness.strict and fairness.floor * (len(mesh.classes) - 1) >= 1:
+        yield (
+            ("admission", "fairness", "floor"),
+            f"leaves nothing to the most urgent class; with {len(mesh.classes)} classes write less than "
+            f"{1 / (len(mesh.classes) - 1):.3g}",
+        )
     for i, cls in enumerate(mesh.classes):
         wide = ("max_waiting_total", "max_waiting_bytes")
         yield from _wide_keys(("classes", i, "queue"), cls.queue, wide, "admission.queue")

@@ -1,7 +1,7 @@
 """Strict classes with a floor (contract D6): the most urgent class that can be served goes first, but not always.
 
-A class that waits and could have been served is passed over at most `1 / floor - 1` times in a row for each class
-that is due as well; then it has a turn. Within a class the fair order over tenants holds.
+A class that waits and could have been served is passed over at most `1 / floor - 1` times in a row, and then has a
+turn; where several are due at once, one after the other. Within a class the fair order over tenants holds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Bands:
 
     def __init__(self, floor: float) -> None:
         self._patience = max(0, whole(1.0 / floor + 1e-9) - 1)
-        self._passed: dict[int, int] = {}  # grants to more urgent bands since each was last served
+        self._passed: dict[int, int] = {}  # grants to others since each was last served
         self._offered: dict[int, Entry] = {}  # by band, what the present decision could serve
 
     def best(self, needs: Iterable[Need]) -> Entry:
@@ -46,11 +46,11 @@ class Bands:
         return offered[turn]
 
     def took(self, need: Need) -> None:
-        """A waiter with this need was served: the less urgent ones that could have been were passed over."""
+        """A waiter with this need was served: the others that could have been were passed over."""
         turn = band_of(need)
         for band in self._offered:
             if band != turn:
-                self._passed[band] = self._passed.get(band, 0) + (band > turn)
+                self._passed[band] = self._passed.get(band, 0) + 1
         self._passed[turn] = 0
 
 
