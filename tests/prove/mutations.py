@@ -68,7 +68,7 @@ CORE = (
         "core/fairqueue.py",
         "        if flow.service < self.v:\n            short",
         "        if False:\n            short",
-        ORACLE,
+        FOUND,
     ),
     Mutation(
         "virtual time does not follow wide requests",
@@ -122,9 +122,9 @@ CORE = (
     ),
     Mutation(
         "an undone grant stays charged",
-        "core/admission.py",
-        "queue.correct(lease._flow, -lease._charged)",
-        "queue.correct(lease._flow, 0.0)",
+        "core/moves.py",
+        "        if undone or state.charge.corrects:",
+        "        if state.charge.corrects:",
         EXPLORE,
     ),
     Mutation(

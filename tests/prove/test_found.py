@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from inferencemesh.core.model import BackendSpec, ModelSpec, TenantSpec
+from tests.prove.lockstep import Lockstep
 from tests.prove.steps import Core, Setting, offer
 
 
@@ -104,3 +105,15 @@ def test_a_tenant_that_was_at_its_limit_has_saved_nothing() -> None:
             turns.extend(granted)
             order += granted
     assert 4 <= sum(name[0] == "c" for name in order) <= 7, order  # a third
+
+
+def test_a_tenant_back_under_its_limit_is_lifted_to_virtual_time() -> None:
+    """While it was at its limit it has saved nothing up: in lockstep, counters and all (D4)."""
+    both = Lockstep(setting(2, TenantSpec("t", max_running=1), TenantSpec("u")))
+    for name in ("t0", "u0", "t1", "t2", *(f"u{number}" for number in range(1, 9))):
+        both.do(offer(name, name[0]))
+    for name in ("u0", "u1", "u2", "u3", "t0"):
+        both.do(("release", name, 0))
+        both.do(("settle", name, True))
+    assert both.core.requests["t1"].lease is not None
+    both.wind_up()
