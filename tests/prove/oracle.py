@@ -210,9 +210,9 @@ class Oracle(World):
         if self.unit == "slot_seconds":
             for hold in self.holds.values():
                 held = (self.now - hold.at) * hold.wish.width
-                if hold.state != "freed" and held >= hold.charged:
+                if hold.state != "freed" and held > hold.charged:
                     total = hold.charged
-                    while total <= held:
+                    while total < held:
                         total *= 2
                     self._correct(hold.wish, total - hold.charged)
                     hold.charged = total

@@ -381,7 +381,7 @@ class Admission:
         """Make the changes that are due by time alone, before anything else is decided."""
         effects: list[Effect] = []
         outrunning = self._state.outrunning
-        if outrunning and now >= outrunning[0][0]:
+        if outrunning and now > outrunning[0][0]:
             self._dispatch.outrun(now)
         alarms = self._state.alarms
         if alarms and now >= alarms[0][0]:

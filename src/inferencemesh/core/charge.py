@@ -34,7 +34,7 @@ class ChargePolicy(Protocol):
         """Return what to add once the slots are free again; negative where `charged` was too much."""
 
     def due_at(self, lease: Lease, charged: float, now: float) -> float:
-        """Return when the request may have outrun `charged`: a monotonic time after `now`."""
+        """Return the time after which the request may have outrun `charged`: not before `now`."""
 
     def instalment(self, lease: Lease, charged: float, now: float) -> float:
         """Return what to add for a request that has outrun `charged` by `now`; 0 if it has not."""

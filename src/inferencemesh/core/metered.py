@@ -74,7 +74,7 @@ class SlotSeconds:
     def instalment(self, lease: Lease, charged: float, now: float) -> float:
         """Return as much again, often enough for the time that has passed."""
         total = max(charged, LEAST_S)
-        while lease.granted_at + total / lease.width <= now:  # as `due_at` reckons, to the last bit
+        while lease.granted_at + total / lease.width < now:  # as `due_at` reckons, to the last bit
             total *= 2.0
         return total - charged
 

@@ -188,7 +188,7 @@ class Moves:
         """
         charge = self.state.charge
         heap = self.state.outrunning
-        while heap and heap[0][0] <= now:
+        while heap and heap[0][0] < now:
             _, number, lease = heappop(heap)
             if lease.state is LeaseState.FREED:
                 continue
