@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import statistics
 import time
@@ -85,6 +86,9 @@ def test_A1_A2_the_thousand_arrivals(sim):
             assert arrival.header("x-mesh-code") == "queue_full"
             assert 1 <= int(arrival.header("retry-after")) <= 60
             assert int(arrival.header("retry-after-ms")) > 0
+            error = json.loads(arrival.answer.partition(b"\r\n\r\n")[2])["error"]
+            assert error["place"] == 17
+            assert error["estimated_wait_seconds"] > 0
         assert len({arrival.header("retry-after-ms") for arrival in refused}) > 50, "they return together"
         p99.append(statistics.quantiles((arrival.took_s for arrival in refused), n=100)[98])
         if p99[-1] <= 0.1:

@@ -80,7 +80,8 @@ class MeshError(Exception):
     status: int | None = None
     retry_after_s: float | None = None
     close: bool = False  # the connection cannot be used further
-    details: dict[str, object] = field(default_factory=dict)
+    details: dict[str, object] = field(default_factory=dict)  # for the operator's log, never sent
+    told: dict[str, float] = field(default_factory=dict)  # further members of the error's body
 
     @property
     def spec(self) -> ErrorSpec:

@@ -205,14 +205,14 @@ class Gate:
 def error_of(effect: Refused | Expired | Displaced) -> MeshError:
     """The error that a refused, expired or displaced request is answered with."""
     refusal = effect.refusal
-    details: dict[str, object] = {}
+    told: dict[str, float] = {}
     if refusal.place is not None:
-        details["place"] = refusal.place
+        told["place"] = refusal.place
     if refusal.estimate_s is not None:
-        details["estimate_s"] = round(refusal.estimate_s, 3)
+        told["estimated_wait_seconds"] = round(refusal.estimate_s, 1)
     return MeshError(
         refusal.code,
         refusal.message or _MESSAGE_OF_TIMEOUT,
         retry_after_s=refusal.retry_after_s,
-        details=details,
+        told=told,
     )

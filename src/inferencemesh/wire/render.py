@@ -1,7 +1,7 @@
 """Errors as callers see them: a whole response before the stream, one event inside it (contract C2, C8).
 
 One place renders both APIs' shapes, so that a code means the same in a status line and in a stream. Only
-`message`, `code` and `param` of an error are shown; `details` never are.
+`message`, `code`, `param` and what is `told` of an error are shown; `details` never are.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ def _body(err: MeshError, spec: ErrorSpec, status: int, api: Api, request_id: st
         # The SDK takes its class from the status, but shows the type: a service limit set to 429 is a rate
         # limit.
         kind = "rate_limit_error" if status == 429 else spec.anthropic_type
-        error = {"type": kind, "message": message}
+        error = {"type": kind, "message": message, **err.told}
         return orjson.dumps({"type": "error", "error": error, "request_id": clean_text(request_id)})
     param = clean_text(err.param) if err.param is not None else None
-    return orjson.dumps({"error": {"message": message, "type": spec.type, "code": spec.code, "param": param}})
+    body = {"message": message, "type": spec.type, "code": spec.code, "param": param, **err.told}
+    return orjson.dumps({"error": body})
