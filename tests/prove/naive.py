@@ -156,6 +156,7 @@ class World:
         self.numbers = 0
         self.said: list[Decision] = []
         self.displaced: list[str] = []  # by the core, in this step, and not yet by us
+        self.refused: dict[str, str] = {}  # by the core, in this step, and why
 
     # --- who waits ------------------------------------------------------------------------------------------
 
@@ -296,13 +297,26 @@ class World:
         here = [other for other in self.waiters if other.model == wish.model]
         own_full = self._own_full(user, spec)
         assert spec.max_waiting is not None
-        victim = None
-        if len(here) >= spec.max_waiting or len(self.waiters) >= limits.max_waiting_total:
-            within = wish.model if len(here) >= spec.max_waiting else None
-            bound = spec.max_waiting if within else limits.max_waiting_total
-            victim = None if own_full else self._gives_way(wish, bound, within)
-            if victim is None:
-                return "queue_full", None, False
+        if len(here) < spec.max_waiting and len(self.waiters) < limits.max_waiting_total:
+            return self._judge_bytes(wish, None, own_full=own_full)
+        within = wish.model if len(here) >= spec.max_waiting else None
+        bound = spec.max_waiting if within else limits.max_waiting_total
+        verdicts: list[tuple[str | None, Wish | None, bool]] = [
+            ("queue_full", None, False) if victim is None else self._judge_bytes(wish, victim, own_full=False)
+            for victim in ([None] if own_full else self._give_way(wish, bound, within))
+        ]
+        return next((verdict for verdict in verdicts if self._is_the_cores(wish, verdict)), verdicts[0])
+
+    def _is_the_cores(self, wish: Wish, verdict: tuple[str | None, Wish | None, bool]) -> bool:
+        code, victim, _ = verdict
+        if victim is not None:
+            return victim.name in self.displaced[:1]
+        return code is not None and self.refused.get(wish.name) == code
+
+    def _judge_bytes(
+        self, wish: Wish, victim: Wish | None, *, own_full: bool
+    ) -> tuple[str | None, Wish | None, bool]:
+        limits = self.limits
         excess = self.bytes_waiting() + wish.size - limits.max_waiting_bytes - (victim.size if victim else 0)
         if excess > 0 and (own_full or not self._within_share_of_bytes(wish)):
             return "queue_bytes_full", None, False
@@ -324,17 +338,17 @@ class World:
         due = room / _weights(amounts, wish.user) * wish.user.weight
         return room > 0 and amounts.get(wish.user, 0) + wish.size <= due
 
-    def _gives_way(self, wish: Wish, limit: int, within: str | None) -> Wish | None:
-        """D8: the newest waiter of the tenant most above its share of places, for one that is below its own."""
+    def _give_way(self, wish: Wish, limit: int, within: str | None) -> list[Wish | None]:
+        """D8: the newest waiter of the tenant most above its share of places, for one that is below its own.
+
+        One for each of the tenants that are equally above: which of them is looked at is open.
+        """
         user = wish.user
         places = self.amounts(lambda w: 1, within)
         due = limit / _weights(places, user)
         if places.get(user, 0) >= due * user.weight or not places:
-            return None
-        victims = [self._victim(wish, rival, places, due, within) for rival in self.most(places)]
-        if self.displaced:
-            return next((v for v in victims if v is not None and v.name == self.displaced[0]), None)
-        return None if None in victims else victims[0]
+            return [None]
+        return [self._victim(wish, rival, places, due, within) for rival in self.most(places)]
 
     def _victim(
         self, wish: Wish, rival: User, places: dict[User, int], due: float, within: str | None

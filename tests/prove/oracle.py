@@ -39,6 +39,7 @@ class Oracle(World):
         self.said = []
         late = {said[1] for said in core or () if said[0] == "expired"}
         self.displaced = [said[1] for said in core or () if said[0] == "displaced"]
+        self.refused = {said[1]: said[2] for said in core or () if said[0] == "refused"}
         self.late = {name for name in late if self.wishes[name].deadline <= self.now}
         kind, *arguments = step
         if kind not in ("pass", "close", "cancel"):
