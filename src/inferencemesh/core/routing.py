@@ -108,4 +108,7 @@ class Route:
     @property
     def is_present(self) -> bool:
         """Whether any backend is up and not cordoned."""
-        return any(backend.up and not backend.cordoned for backend in self.backends)
+        for backend in self.backends:  # noqa: SIM110 - asked for at every arrival
+            if backend.up and not backend.cordoned:
+                return True
+        return False
