@@ -52,15 +52,17 @@ def random_setting(rng: random.Random) -> Setting:
             max_running=rng.choice([None, None, None, 2, 3]) if together else None,
         ),
         rng.choice(["requests", "requests", "slot_seconds", "slot_seconds", "slots", "fifo"]),
-        random_classes(rng),
+        random_classes(rng, limits=together),
         rng.choice([None, None, 0.25, 1.0]),
     )
 
 
-def random_classes(rng: random.Random) -> tuple[ClassSpec, ...]:
+def random_classes(rng: random.Random, *, limits: bool) -> tuple[ClassSpec, ...]:
+    """None, or two; without `limits` of their own where two lines would have to share them."""
     if rng.random() < 0.5:
         return ()
-    return (ClassSpec("x", rng.choice([None, 1, 2])), ClassSpec("y", rng.choice([None, 1, 2, 3])))
+    x, y = rng.choice([None, 1, 2]), rng.choice([None, 1, 2, 3])
+    return (ClassSpec("x", x if limits else None), ClassSpec("y", y if limits else None))
 
 
 def _model(rng: random.Random, name: str, backends: list[str]) -> ModelSpec:
