@@ -157,6 +157,10 @@ class Socket:
             self.peer._coming(self.net.meddled(self, taken))
         return len(taken)
 
+    def fileno(self) -> int:
+        """No descriptor: it is looked into with `recv`."""
+        return -1
+
     def recv(self, _: int, flags: int) -> bytes:
         """Look without taking (MSG_PEEK)."""
         assert flags & socket.MSG_PEEK

@@ -16,8 +16,7 @@ from inferencemesh.config.load import from_document
 from inferencemesh.core.events import Event, RequestEnded, RequestRefused
 from inferencemesh.core.request import LeaseState, Request
 from inferencemesh.runtime.attempt import PLAIN_HELD_BYTES
-from inferencemesh.runtime.http1 import heads, server
-from inferencemesh.runtime.http1.pool import ConnectionPool
+from inferencemesh.runtime.http1 import heads, pool, server
 from inferencemesh.serving.gateway import Gateway
 from inferencemesh.sim.cutter import Cutter
 from inferencemesh.sim.server import SimServer
@@ -184,8 +183,8 @@ def seams(net: Network) -> Any:
     async def bind(*_: Any, **__: Any) -> list[Listener]:
         return [net.listen()]
 
-    async def open_socket(pool: ConnectionPool, _: Any) -> Socket:
-        return await net.connect(pool.port)
+    async def open_socket(_host: str, port: int, _loop: Any) -> Socket:
+        return await net.connect(port)
 
     def unacknowledged(cutter: Cutter) -> int:
         sock: Socket = cutter._connection._transport.get_extra_info("socket")
@@ -193,7 +192,7 @@ def seams(net: Network) -> Any:
 
     with (
         mock.patch.object(server, "_bind", bind),
-        mock.patch.object(ConnectionPool, "_open_socket", open_socket),
+        mock.patch.object(pool, "connected_socket", open_socket),
         mock.patch.object(heads, "_common_fields", return_value=b"date: now\r\nserver: inferencemesh\r\n"),
         mock.patch.object(Cutter, "_unacknowledged", unacknowledged),
     ):

@@ -14,14 +14,18 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from inferencemesh.runtime.http1.response import ResponseReader
+from inferencemesh.runtime.http1.sockets import looker
 
 if TYPE_CHECKING:
     from inferencemesh.runtime.http1.client_connection import ClientConnection
 
-IDLE, ACTIVE, ENDING, CLOSED = range(4)
+IDLE: Final = 0
+ACTIVE: Final = 1
+ENDING: Final = 2
+CLOSED: Final = 3
 
 UNOWNED_S = 10.0  # how long a peer may keep a connection that we have ended and nobody watches
 
@@ -35,6 +39,7 @@ class ClientChannel(ResponseReader, ABC):
     __slots__ = (
         "_deaf",
         "_ended_by_us",
+        "_look",
         "_loop",
         "_on_closed",
         "_on_end",
@@ -58,7 +63,8 @@ class ClientChannel(ResponseReader, ABC):
         self._loop = loop
         self._transport: asyncio.Transport | None = None
         self._sock: socket.socket | None = None
-        self._state = IDLE
+        self._look: Callable[[], bool] | None = None  # whether nothing lies in it
+        self._state: int = IDLE
         self._on_closed: list[Callable[[], None]] = []
         self._on_end: Callable[[], None] | None = None
         self._paused = False
@@ -91,6 +97,7 @@ class ClientChannel(ResponseReader, ABC):
     def adopt_socket(self, sock: socket.socket) -> None:
         """The socket under the transport, to look into it without taking anything out."""
         self._sock = sock
+        self._look = looker(sock)
 
     def abandon(self) -> None:
         """Nobody waits for the connection any more: end it, now or when it comes up."""

@@ -19,7 +19,6 @@ from inferencemesh.runtime.http1.client_channel import (
 )
 from inferencemesh.runtime.http1.lost import UpstreamLost
 from inferencemesh.runtime.http1.response import HEAD_BYTES, BadResponseError, ResponseSink
-from inferencemesh.runtime.http1.sockets import quiet
 
 if TYPE_CHECKING:
     from inferencemesh.runtime.http1.pool import ConnectionPool
@@ -100,7 +99,7 @@ class ClientProtocol(ClientChannel):
             self.peer_closed = True
         active = self._state == ACTIVE
         self._state = CLOSED
-        self._sock = None
+        self._sock = self._look = None
         self._pool.forget(self)
         if active:
             message = f"the connection to the backend was lost: {exc or 'closed'}"
@@ -165,11 +164,11 @@ class ClientProtocol(ClientChannel):
 
     def alive(self, now: float) -> bool:
         """Whether the connection can be used, looking for a FIN, a RST or bytes that the loop has not seen yet."""
-        transport, sock = self._transport, self._sock
-        if self._state != IDLE or transport is None or sock is None or transport.is_closing():
+        transport, look = self._transport, self._look
+        if self._state != IDLE or transport is None or look is None or transport.is_closing():
             return False
         self.peeked_at = now
-        return quiet(sock)
+        return look()
 
     def release(self) -> None:
         """Back to the pool if no request was made; else the connection ends."""

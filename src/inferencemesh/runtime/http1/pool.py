@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from inferencemesh.runtime.http1.client_connection import ClientConnection
 from inferencemesh.runtime.http1.client_protocol import EARLY_S, ClientProtocol
 from inferencemesh.runtime.http1.lost import ConnectError
-from inferencemesh.runtime.http1.sockets import tune
+from inferencemesh.runtime.http1.sockets import connected_socket
 
 WARY_S = 60.0
 
@@ -107,7 +107,7 @@ class ConnectionPool:
         self.connecting += 1
         try:
             async with asyncio.timeout(timeout_s):
-                sock = await self._open_socket(loop)
+                sock = await connected_socket(self.host, self.port, loop)
                 protocol.adopt_socket(sock)
                 await loop.create_connection(
                     cast("Any", lambda: protocol),
@@ -133,33 +133,6 @@ class ConnectionPool:
         if not protocol.closed:
             self._all.add(protocol)
         return self._handle(protocol, reused=False)
-
-    async def _open_socket(self, loop: asyncio.AbstractEventLoop) -> socket.socket:
-        """A connected socket to the first address of the host that takes one."""
-        failed: OSError | None = None
-        for family, address in await self._addresses(loop):
-            sock = socket.socket(family, socket.SOCK_STREAM)
-            try:
-                sock.setblocking(False)
-                tune(sock)
-                await loop.sock_connect(sock, address)
-            except OSError as error:
-                sock.close()
-                failed = error
-            except BaseException:
-                sock.close()
-                raise
-            else:
-                return sock
-        raise failed or OSError("the name has no address")
-
-    async def _addresses(self, loop: asyncio.AbstractEventLoop) -> list[tuple[int, tuple[Any, ...]]]:
-        for family in (socket.AF_INET, socket.AF_INET6):
-            with contextlib.suppress(OSError):  # a literal address needs no resolver, which is a thread
-                socket.inet_pton(family, self.host)
-                return [(family, (self.host, self.port))]
-        infos = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-        return [(family, address) for family, _, _, _, address in infos]
 
     # -- for connections --
 

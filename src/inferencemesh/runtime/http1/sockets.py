@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
+import select
 import socket
 import struct
+from collections.abc import Callable
+from typing import Any
 
 KEEPALIVE_IDLE_S = 30
 KEEPALIVE_INTERVAL_S = 10
@@ -65,8 +70,26 @@ def reset_on_close(sock: socket.socket) -> None:
 _PEEK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)  # once: joining two flags costs more than the call
 
 
+def looker(sock: socket.socket) -> Callable[[], bool]:
+    """A function that says whether nothing lies in the open socket: no FIN, no RST, no byte.
+
+    It takes nothing out and never waits. poll(2) is asked where there is one: it says so by an empty list, in a sixth
+    of the time of the exception with which a read would.
+    """
+    if sock.fileno() < 0 or not hasattr(select, "poll"):
+        return functools.partial(quiet, sock)
+    asked = select.poll()
+    asked.register(sock, select.POLLIN)  # POLLHUP and POLLERR are told unasked
+    poll = asked.poll
+
+    def look() -> bool:
+        return not poll(0)
+
+    return look
+
+
 def quiet(sock: socket.socket) -> bool:
-    """Whether nothing lies in the socket: no FIN, no RST, no byte. Takes nothing out, never waits."""
+    """The same by a read that takes nothing out."""
     try:
         sock.recv(1, _PEEK)
     except BlockingIOError:
@@ -74,3 +97,34 @@ def quiet(sock: socket.socket) -> bool:
     except OSError:
         return False
     return False
+
+
+async def connected_socket(host: str, port: int, loop: asyncio.AbstractEventLoop) -> socket.socket:
+    """A tuned socket, connected to the first address of the host that takes one. Raises OSError."""
+    failed: OSError | None = None
+    for family, address in await _addresses(host, port, loop):
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setblocking(False)
+            tune(sock)
+            await loop.sock_connect(sock, address)
+        except OSError as error:
+            sock.close()
+            failed = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise failed or OSError("the name has no address")
+
+
+async def _addresses(
+    host: str, port: int, loop: asyncio.AbstractEventLoop
+) -> list[tuple[int, tuple[Any, ...]]]:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError):  # a literal address needs no resolver, which is a thread
+            socket.inet_pton(family, host)
+            return [(family, (host, port))]
+    infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [(family, address) for family, _, _, _, address in infos]
