@@ -57,7 +57,7 @@ SHAPES: dict[str, tuple[bytes, str]] = {
 }
 WARM = {"reused"}  # a request has come before, and its connection to the backend is kept
 PLAIN = chat("tokens=3", stream=False), "take"
-AWAITING = [shape for shape in SHAPES if shape != "bad-request"]  # that one has no task
+AWAITING = [shape for shape in SHAPES if shape not in ("bad-request", "reused")]  # those have no task
 RETRIES = {"attempts": 2, "budget": 1, "on": ["connect", 502, 503]}
 
 

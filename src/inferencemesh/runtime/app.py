@@ -73,6 +73,7 @@ class PublicApp:
         self.keys = keys
         self.shutting_down = False
         self._body_bytes = body_bytes
+        self._plan = BodyPlan(body_bytes)
         self._ready = ready
         self._rng = rng
         self._now = now
@@ -124,7 +125,7 @@ class PublicApp:
         tries = request.header(b"x-stainless-retry-count")
         returns = tries.strip() != b"0" if tries is not None else None
         request.context = Caller(request_id, tenant, timeout_s, name, offset_s, trace, returns)
-        return BodyPlan(self._body_bytes, timeout_s=timeout_s)
+        return self._plan if timeout_s is None else BodyPlan(self._body_bytes, timeout_s=timeout_s)
 
     def _allow(self, request: IncomingRequest, *methods: str) -> None:
         if request.method in methods:

@@ -130,20 +130,20 @@ class Attempt:
     # --- the task's side --------------------------------------------------------------------------------------
 
     async def run(self, payload: Callable[[], list[bytes]], *, connect_within_s: float) -> Result:
-        """Connect, send, and wait for the end of the try. `payload` renders the request when it is needed."""
+        """Connect and send, unless it was sent already, and wait for the end of the try.
+
+        `payload` renders the request when it is needed.
+        """
         while True:
-            try:
-                conn = await self.upstream.pool.acquire(timeout_s=connect_within_s)
-            except ConnectError as lost:
-                # The operator's log says which and why; callers are not told addresses.
-                error = MeshError("upstream_unreachable", "the backend could not be reached")
-                error.details["detail"] = str(lost)
-                return Result(error, "connect", fault=True)
-            self.conn = conn
-            data = payload()
-            self.sent = True
-            self.dispatched_at = self.last_at = self._loop.time()
-            conn.request(data, self)
+            if not self.sent:
+                try:
+                    conn = await self.upstream.pool.acquire(timeout_s=connect_within_s)
+                except ConnectError as lost:
+                    # The operator's log says which and why; callers are not told addresses.
+                    error = MeshError("upstream_unreachable", "the backend could not be reached")
+                    error.details["detail"] = str(lost)
+                    return Result(error, "connect", fault=True)
+                self.send(conn, payload)
             result = await self.done
             if result.reason != STALE or self._replayed:
                 return result
@@ -152,6 +152,14 @@ class Attempt:
             self.sent = self.ended = False
             self.conn = None
             self.done = self._loop.create_future()
+
+    def send(self, conn: ClientConnection, payload: Callable[[], list[bytes]]) -> None:
+        """Send the request on a connection that is at hand; `done` tells the end."""
+        self.conn = conn
+        data = payload()
+        self.sent = True
+        self.dispatched_at = self.last_at = self._loop.time()
+        conn.request(data, self)
 
     async def backend_end(self, within_s: float) -> None:
         """Give the backend a short time to end its response after the success marker.

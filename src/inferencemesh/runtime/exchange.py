@@ -1,8 +1,9 @@
 """One request from its validated body to its settled outcome (contract B1, B2).
 
-One task per request walks `core.phase`; no coroutine step happens per relayed event. All cleanup is synchronous
-and idempotent (`finalize`), runs whatever fails wherever, and runs even if the task was cancelled before its first
-step. What needs I/O after that (waiting for a backend to stop) belongs to `drain.Drains`.
+A request with a slot and a connection at hand is sent on at once and has no task; one that must wait for anything but
+its answer walks `core.phase` in a task. No coroutine step happens per relayed event. All cleanup is synchronous and
+idempotent (`finalize`), runs whatever fails wherever, and runs even if the task was cancelled before its first step.
+What needs I/O after that (waiting for a backend to stop) belongs to `drain.Drains`.
 """
 
 from __future__ import annotations
@@ -15,46 +16,38 @@ from inferencemesh.core.outcome import CLIENT_GONE, OK, SEND_TIMEOUT, SHUTDOWN, 
 from inferencemesh.core.phase import Step, advance
 from inferencemesh.core.request import Lease, LeaseState, Request, RequestState
 from inferencemesh.runtime.attempt import Attempt
+from inferencemesh.runtime.caller import CallerSide
 from inferencemesh.runtime.http1.responder import Responder
 from inferencemesh.runtime.http1.server import IncomingRequest
 from inferencemesh.runtime.record import ended_event
 from inferencemesh.runtime.services import Services
 from inferencemesh.runtime.settings import ModelSettings
 from inferencemesh.runtime.upstream import attempt_id
-from inferencemesh.runtime.verdict import Headers, Result
-from inferencemesh.wire.fields import forward_request_headers, forward_response_headers
+from inferencemesh.runtime.verdict import Result
+from inferencemesh.wire.fields import forward_request_headers
 from inferencemesh.wire.peek import Peek, replace_model
-from inferencemesh.wire.render import error_event, error_response
 from inferencemesh.wire.sse import KEEPALIVE
 
 # A backend that refuses connections is always the least busy one. Where the model has others it is left alone for
 # this long, about one health interval, so that it does not draw (and use up the retries of) every request meanwhile.
 CONNECT_QUIET_S = 5.0
 
+_DONE = Outcome(Phase.COMPLETE, OK)
 
-class Exchange:
+
+class Exchange(CallerSide):
     """See the module. Made by the app after `Gate.offer` took the request in; owned by `Services.live`."""
 
     __slots__ = (
-        "_body_sent",
         "_cause",
+        "_failed",
         "_finalized",
         "_forced",
-        "_incoming",
-        "_last_write_at",
+        "_handed_over",
         "_peek",
-        "_services",
-        "_settings",
         "_stage",
-        "attempt",
         "attempts",
         "detail",
-        "phase",
-        "request",
-        "responder",
-        "status",
-        "step",
-        "stream",
         "task",
         "trace",
     )
@@ -69,22 +62,13 @@ class Exchange:
         settings: ModelSettings,
         trace: bytes | None = None,
     ) -> None:
-        self._services = services
-        self._incoming = incoming
-        self.responder = responder
-        self.request = request
+        super().__init__(services, incoming, responder, request, settings, stream=peek.stream)
         self._peek = peek
-        self._settings = settings
         self.trace = trace
-        self.stream = peek.stream
-        self.step = Step.VALIDATED
-        self.phase = Phase.BEFORE_HEADERS
-        self.status: int | None = None
-        self.attempt: Attempt | None = None
         self.attempts = 0
-        self._body_sent = False  # any body byte but comments: no other backend may answer from here on (C4)
-        self._last_write_at = 0.0
+        self._handed_over = False  # the whole answer was given to the responder, and the breaker told
         self._forced: tuple[MeshError, str] | None = None
+        self._failed: Exception | None = None  # what went wrong without a task: the task begins with it
         self._cause: str | None = None
         self._stage: str | None = None
         self.detail: str | None = (
@@ -101,12 +85,57 @@ class Exchange:
             self.responder.listen(
                 on_departure=self._departed, on_pause=self._caller_stalled, on_resume=self._caller_reads
             )
-            self.task = services.loop.create_task(self.run())
-            # A task that is cancelled before its first step never enters its `finally`.
-            self.task.add_done_callback(self._task_done)
+            if not self._set_out():
+                self._follow()
         except BaseException:
             self.finalize("internal")
             raise
+
+    def _set_out(self) -> bool:
+        """Send the request at once where slot and connection are at hand, and make no task: most need none.
+
+        Who has to wait for anything but the backend's answer (a place in the line, a connection, another attempt, the
+        rest of the answer's way) gets one later, by `_follow`.
+        """
+        lease = self.request.lease
+        if lease is None:
+            return False
+        conn = self._services.upstreams[lease.backend.name].pool.take()
+        if conn is None:
+            return False
+        try:
+            attempt = self._begin_attempt(lease)
+        except BaseException:
+            conn.release()
+            raise
+        try:
+            attempt.send(conn, self._payload)
+        except Exception as bug:
+            self._failed = bug
+            return False
+        attempt.done.add_done_callback(self._attempt_done)
+        return True
+
+    def _follow(self) -> None:
+        """Go on in a task."""
+        self.task = self._services.loop.create_task(self.run())
+        # A task that is cancelled before its first step never enters its `finally`.
+        self.task.add_done_callback(self._task_done)
+
+    def _attempt_done(self, done: asyncio.Future[Result]) -> None:
+        """The attempt that was made without a task is over. The usual end is taken here, a step from `finalize`."""
+        if self.task is not None or self._finalized or done.cancelled():
+            return
+        attempt = self.attempt
+        if attempt is not None and attempt.ended and done.result().ok and self._forced is None:
+            try:
+                self._hand_over(attempt)
+                if not self.responder.unsent_bytes() and not self.responder.departed:
+                    self.finalize(OK)
+                    return
+            except Exception as bug:
+                self._failed = bug
+        self._follow()
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
@@ -142,27 +171,15 @@ class Exchange:
 
     async def _serve(self) -> str:
         services, request = self._services, self.request
-        if request.lease is None:
-            self.step = advance(self.step, Step.WAITING)
-        lease = await services.gate.granted(request)
+        if self._failed is not None:
+            raise self._failed
+        attempt = self.attempt
+        if attempt is None:
+            if request.lease is None:
+                self.step = advance(self.step, Step.WAITING)
+            attempt = self._begin_attempt(await services.gate.granted(request))
         while True:
-            self.step = advance(self.step, Step.GRANTED) if not self.responder.started else self.step
-            upstream = services.upstreams[lease.backend.name]
-            attempt = Attempt(
-                upstream,
-                lease,
-                self._settings.plan(stream=self.stream, choices=self._peek.choices),
-                self,
-                attempt_id=attempt_id(services.rng),
-                gate=services.gate,
-                drains=services.drains,
-                held_budget=services.held_budget,
-                loop=services.loop,
-            )
-            self.attempt = attempt
             try:
-                self.attempts += 1
-                upstream.attempts += 1
                 left = request.deadline_at - services.loop.time()
                 result = await attempt.run(
                     self._payload, connect_within_s=max(0.001, min(self._settings.connect_s, left))
@@ -173,17 +190,43 @@ class Exchange:
                 self._back_to_the_line(attempt, result)
             finally:
                 attempt.close()
-            lease = await self._granted_again(result)
+            attempt = self._begin_attempt(await self._granted_again(result))
 
-    async def _deliver(self, attempt: Attempt) -> str:
-        """The answer is complete. The slot ends with the backend's end, the response when the caller has it (B1)."""
+    def _begin_attempt(self, lease: Lease) -> Attempt:
+        services = self._services
+        if not self.responder.started:
+            self.step = advance(self.step, Step.GRANTED)
+        upstream = services.upstreams[lease.backend.name]
+        attempt = self.attempt = Attempt(
+            upstream,
+            lease,
+            self._settings.plan(stream=self.stream, choices=self._peek.choices),
+            self,
+            attempt_id=attempt_id(services.rng),
+            gate=services.gate,
+            drains=services.drains,
+            held_budget=services.held_budget,
+            loop=services.loop,
+        )
+        self.attempts += 1
+        upstream.attempts += 1
+        return attempt
+
+    def _hand_over(self, attempt: Attempt) -> None:
+        """The answer is complete: give the responder what it does not have yet, and tell the breaker. Idempotent.
+
+        Raises:
+            MeshError: a plain answer, after the stream had started.
+        """
+        if self._handed_over:
+            return
         responder = self.responder
         if not responder.finished:
             status, headers, body = attempt.take_plain()
             if responder.started:
                 # An earlier attempt's silence, or its preamble, has started the stream (C1): a plain answer now can
                 # only be told as a failure in it.
-                self._account(attempt, Result())
+                self._account_ok(attempt)
                 raise MeshError(
                     "upstream_error", f"the backend answered {status} after the stream had started"
                 )
@@ -192,7 +235,13 @@ class Exchange:
             self.status = status
             responder.send(status, self._response_headers(headers, sse=False), body)
             self.phase = Phase.COMPLETE
-        self._account(attempt, Result())
+        self._handed_over = True
+        self._account_ok(attempt)
+
+    async def _deliver(self, attempt: Attempt) -> str:
+        """The answer is complete. The slot ends with the backend's end, the response when the caller has it (B1)."""
+        self._hand_over(attempt)
+        responder = self.responder
         if not attempt.ended:
             await attempt.backend_end(self._settings.cleanup_s)
         if responder.unsent_bytes() or responder.departed or self._forced is not None:
@@ -247,28 +296,39 @@ class Exchange:
 
     def _account(self, attempt: Attempt, result: Result) -> None:
         """Tell the breaker: our own ends, callers' mistakes and “full” say nothing about the backend (U5)."""
-        if result.ok:
-            self._services.gate.report(attempt.upstream.name, ok=True)
-        elif result.fault:
+        if result.fault:
             self._services.gate.report(attempt.upstream.name, ok=False)
+
+    def _account_ok(self, attempt: Attempt) -> None:
+        self._services.gate.report(attempt.upstream.name, ok=True)
 
     # --- ends from outside --------------------------------------------------------------------------------------
 
     def _departed(self) -> None:
         """The caller is gone, or was cut off: everything that is done for it stops now (A6, B4)."""
-        if self.phase is not Phase.COMPLETE and self.task is not None:
+        if self.phase is Phase.COMPLETE or self._finalized:
+            return
+        if self.task is None and self.attempt is not None:
+            self._follow()
+        if self.task is not None:
             self.task.cancel()
 
     def abort(self, error: MeshError, cause: str | None = None) -> None:
         """End it from our side: deadline, shutdown, operator."""
-        if self._forced is not None or self.phase is Phase.COMPLETE or self.task is None:
+        attempt = self.attempt
+        if (
+            self._forced is not None
+            or self.phase is Phase.COMPLETE
+            or (self.task is None and attempt is None)
+        ):
             return
         self._forced = (error, cause or error.code)
-        attempt = self.attempt
         if attempt is not None and attempt.sent and not attempt.done.done():
             attempt.fail(error)
-        else:
+        elif self.task is not None:
             self.task.cancel()
+        else:
+            self._failed = error  # `_attempt_done` is on its way
 
     def shut_down(self) -> None:
         """The process ends and this request has not (B7)."""
@@ -328,98 +388,6 @@ class Exchange:
         if self.phase is Phase.COMPLETE:
             return OK  # the caller has it all; only the backend's own end was still waited for
         return self._forced[1] if self._forced is not None else SHUTDOWN
-
-    # --- the caller's side (attempt.Outlet) ------------------------------------------------------------------
-
-    @property
-    def started(self) -> bool:
-        """Whether the response head was written."""
-        return self.responder.started
-
-    def begin(
-        self, status: int, headers: Headers, first: bytes, *, length: int | None, whole: bool = False
-    ) -> None:
-        """Start the response (C1), and with `whole` end it in the same write."""
-        if self.step is Step.GRANTED:
-            self.step = advance(self.step, Step.ATTEMPT)
-        self.step = advance(self.step, Step.COMMITTED)
-        self.status = status
-        self._last_write_at = self._services.loop.time()
-        self.phase = Phase.BEFORE_CONTENT
-        self.responder.start(
-            status,
-            self._response_headers(headers, sse=self.stream),
-            length=length,
-            first=first,
-            whole=whole,
-        )
-        if whole:
-            self._body_sent = True
-            self.phase = Phase.COMPLETE
-        elif first:
-            self._passed()
-
-    def write(self, block: bytes) -> None:
-        """Relay."""
-        self._last_write_at = self._services.loop.time()
-        self.responder.write(block)
-        if self.phase is not Phase.AFTER_CONTENT:
-            self._passed()
-
-    def finish(self, last: bytes) -> None:
-        """Relay the end."""
-        self.responder.finish(last)
-        self._body_sent = True
-        self.phase = Phase.COMPLETE
-
-    def _passed(self) -> None:
-        if not self._body_sent:
-            self._body_sent = True
-            self._incoming.release_body()  # no other attempt can follow
-        attempt = self.attempt
-        if attempt is not None and attempt.first_content_at is not None:
-            self.phase = Phase.AFTER_CONTENT
-
-    def _answer(self, error: MeshError) -> None:
-        """Tell the caller of a failure: a status and a body, or one error event in a started stream (C2)."""
-        responder = self.responder
-        if responder.departed or responder.finished:
-            return
-        if not responder.started:
-            status, headers, body = error_response(
-                error, api="openai", request_id=self.request.id, phase=self.phase
-            )
-            self.status = status
-            responder.send(status, headers + self._own_headers()[2:], body)
-        elif not self.stream:
-            responder.cut()  # a plain body cannot carry an error; only a cut tells the truth
-        else:
-            event = error_event(error, api="openai", request_id=self.request.id)
-            if self._settings.on_failure == "event_then_cut":
-                responder.write(event)
-                responder.cut()
-            else:
-                responder.finish(event)
-
-    def _response_headers(self, headers: Headers, *, sse: bool) -> Headers:
-        result = forward_response_headers(headers)
-        if sse:
-            result = [(n, v) for n, v in result if n not in (b"cache-control", b"x-accel-buffering")]
-            result.append((b"cache-control", b"no-cache, no-transform"))
-            result.append((b"x-accel-buffering", b"no"))
-        result.extend(self._own_headers())
-        return result
-
-    def _own_headers(self) -> Headers:
-        raw = self.request.id.encode()
-        own = [
-            (b"x-request-id", raw),
-            (b"request-id", raw),
-            (b"x-mesh-queue-ms", b"%d" % int(self.request.waited_s * 1000)),
-        ]
-        if self._services.expose_backend and self.attempt is not None:
-            own.append((b"x-mesh-backend", self.attempt.upstream.name.encode()))
-        return own
 
     # --- the backend's side -----------------------------------------------------------------------------------
 
@@ -491,7 +459,8 @@ class Exchange:
                         attempt_id=attempt.attempt_id,
                     )
         finally:
-            gate.settle(self.request, Outcome(self.phase, self._cause or "internal"))
+            usual = self._cause == OK and self.phase is Phase.COMPLETE
+            gate.settle(self.request, _DONE if usual else Outcome(self.phase, self._cause or "internal"))
 
     def _end_response(self) -> None:
         if not self.responder.finished:

@@ -19,7 +19,7 @@ import orjson
 import structlog
 
 from inferencemesh.core.events import BackendChanged, Drained, Event, RequestEnded, RequestRefused
-from inferencemesh.core.outcome import Kind, Outcome
+from inferencemesh.core.outcome import OK, Kind, Outcome
 from inferencemesh.telemetry.writer import CAPACITY, LineWriter, Sink
 
 Fields = MutableMapping[str, Any]
@@ -43,9 +43,9 @@ def _ms(value_s: float | None) -> float | None:
 
 def level_of(event: RequestEnded | RequestRefused) -> str:
     """A failure of ours or of a backend is a warning; refusals and callers' own departures are not."""
-    if isinstance(event, RequestEnded) and Outcome(event.phase, event.cause).kind is Kind.FAILED:
-        return "warning"
-    return "info"
+    if not isinstance(event, RequestEnded) or event.cause == OK:
+        return "info"
+    return "warning" if Outcome(event.phase, event.cause).kind is Kind.FAILED else "info"
 
 
 def request_fields(event: RequestEnded | RequestRefused) -> Fields:

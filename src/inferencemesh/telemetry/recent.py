@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from inferencemesh.core.events import Event, RequestEnded, RequestRefused
-from inferencemesh.core.outcome import Kind, Outcome
+from inferencemesh.core.outcome import OK, Kind, Outcome
 
 REFUSED = "refused"
 NAMES = (*(str(kind) for kind in Kind), REFUSED)
@@ -31,7 +31,8 @@ class RecentRates:
     def __call__(self, event: Event) -> None:
         """Count one ended or refused request at its own second."""
         if isinstance(event, RequestEnded):
-            self._add(int(event.at), _INDEX[Outcome(event.phase, event.cause).kind])
+            kind = Kind.COMPLETED if event.cause == OK else Outcome(event.phase, event.cause).kind
+            self._add(int(event.at), _INDEX[kind])
         elif isinstance(event, RequestRefused):
             self._add(int(event.at), _INDEX[REFUSED])
 
