@@ -74,12 +74,14 @@ class Speed:
 
     def busy(self, slots: int, now: float) -> None:
         """`slots` more (or, negative, fewer) are working for this model."""
-        self._advance(now)
+        if now != self._at:
+            self._advance(now)
         self._slots += slots
 
     def completed(self, now: float) -> None:
         """One request that had slots has come to its end."""
-        self._advance(now)
+        if now != self._at:
+            self._advance(now)
         self.completions += 1
         self._done += 1.0
         self._long_done += 1.0
@@ -94,7 +96,8 @@ class Speed:
 
     def left_line(self, now: float) -> None:
         """A waiter was granted."""
-        self._advance(now)
+        if now != self._at:
+            self._advance(now)
         self._line_done += 1.0
 
     @property

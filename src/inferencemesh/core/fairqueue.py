@@ -96,6 +96,14 @@ class FairQueue:
 
     def need(self, model: Served, request: Request) -> Need:
         """Return what `request` needs."""
+        if request.width == 1 and not request.avoid and request._class is None:
+            narrow = model.narrow  # nearly all requests; a model has one pool, and that one fair line
+            if narrow is None:
+                narrow = model.narrow = self._need(model, request)
+            return narrow
+        return self._need(model, request)
+
+    def _need(self, model: Served, request: Request) -> Need:
         key = (model.name, request.width, request.avoid, request._class)
         need = self._needs.get(key)
         if need is None:

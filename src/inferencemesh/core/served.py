@@ -16,13 +16,26 @@ from inferencemesh.core.slots import Backend
 from inferencemesh.core.tenant import Tenant
 
 if TYPE_CHECKING:
+    from inferencemesh.core.flow import Need
     from inferencemesh.core.pool import Pool
 
 
 class Served:
     """One model. Which pool it belongs to is decided once, from the backends that models share."""
 
-    __slots__ = ("claims", "line", "lines", "name", "pool", "route", "spec", "speed", "tickets", "waiting")
+    __slots__ = (
+        "claims",
+        "line",
+        "lines",
+        "name",
+        "narrow",
+        "pool",
+        "route",
+        "spec",
+        "speed",
+        "tickets",
+        "waiting",
+    )
 
     def __init__(self, spec: ModelSpec, backends: Sequence[Backend], pool: Pool, rng: random.Random) -> None:
         self.spec = spec
@@ -31,6 +44,7 @@ class Served:
         self.pool = pool
         self.line = Line(spec)
         self.lines = {name: Line(own) for name, own in spec.by_class}  # of classes that have their own
+        self.narrow: Need | None = None  # what requests of width 1 and no limited class need
         self.waiting = 0  # requests, over all of its lines
         self.speed = Speed()
         self.tickets = Tickets(rng)
