@@ -22,7 +22,7 @@ from inferencemesh.config.outline import entries
 from inferencemesh.core.errors import ERRORS
 from inferencemesh.core.events import RequestEnded, RequestRefused
 from inferencemesh.core.outcome import Phase
-from inferencemesh.telemetry.log import request_fields
+from inferencemesh.telemetry.lines import request_fields
 from tests.docs.pages import DOCS, PAGES, ROOT, Block, anchors, blocks, commands, links, prose, rows, section
 from tests.docs.running import WITHIN_S, Running, running
 from tests.simproc import sim_process

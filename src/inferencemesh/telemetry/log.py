@@ -1,7 +1,7 @@
 """The log: one line for each request that ended or was refused (contract F3), and the process's own messages.
 
 Both go through one writer, so that lines never interleave. JSON lines, or for people on a terminal. What a
-request's line may hold is listed here field by field: no prompt, answer or key can get into it.
+request's line may hold is listed in `lines`, field by field.
 """
 
 from __future__ import annotations
@@ -11,89 +11,27 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping, MutableMapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping
 from typing import IO, Any
 
 import orjson
 import structlog
 
 from inferencemesh.core.events import BackendChanged, Drained, Event, RequestEnded, RequestRefused
-from inferencemesh.core.outcome import OK, Kind, Outcome
+from inferencemesh.telemetry.lines import Fields, Stamp, json_line, level_of, milliseconds, request_fields
 from inferencemesh.telemetry.writer import CAPACITY, LineWriter, Sink
 
-Fields = MutableMapping[str, Any]
 Processor = Callable[[Any, str, Fields], Any]
 _Entry = RequestEnded | RequestRefused | Fields
 _OF_REQUESTS = (RequestEnded, RequestRefused)  # a union would be made anew for each question
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 MAX_TEXT = 2_000  # characters of one value
-MAX_MODEL = 128  # of a model name that a caller made up
 _CREDENTIALS = {"api_key", "apikey", "authorization", "cookie", "key", "password", "proxy_authorization"}
 _CREDENTIALS |= {"secret", "set_cookie", "token", "admin_token", "x_api_key"}
 _CONTENTS = {"body", "content", "messages", "prompt"}
 _MASKED = frozenset(_CREDENTIALS | _CONTENTS)
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-
-
-def _ms(value_s: float | None) -> float | None:
-    return None if value_s is None else round(value_s * 1000, 3)
-
-
-def level_of(event: RequestEnded | RequestRefused) -> str:
-    """A failure of ours or of a backend is a warning; refusals and callers' own departures are not."""
-    if not isinstance(event, RequestEnded) or event.cause == OK:
-        return "info"
-    return "warning" if Outcome(event.phase, event.cause).kind is Kind.FAILED else "info"
-
-
-def request_fields(event: RequestEnded | RequestRefused) -> Fields:
-    """The fields of a request's line: times in milliseconds, sizes in bytes, `at` in Unix seconds."""
-    if isinstance(event, RequestRefused):
-        return {
-            "at": event.at,
-            "level": "info",
-            "event": "refused",
-            "id": event.id,
-            "tenant": event.tenant,
-            "model": None if event.model is None else event.model[:MAX_MODEL],
-            "code": event.code,
-            "status": event.status,
-            "message": event.message,
-            "method": event.method,
-            "path": event.path,
-            "peer": event.peer,
-            "duration_ms": _ms(event.duration_s),
-        }
-    return {
-        "at": event.at,
-        "level": level_of(event),
-        "event": "request",
-        "id": event.id,
-        "tenant": event.tenant,
-        "model": event.model,
-        "backend": event.backend,
-        "attempts": event.attempts,
-        "stream": event.stream,
-        "status": event.status,
-        "phase": str(event.phase),
-        "cause": event.cause,
-        "upstream_phase": str(event.upstream_phase),
-        "stage": event.stage,
-        "wait_ms": _ms(event.wait_s),
-        "first_content_ms": _ms(event.first_content_s),
-        "backend_first_content_ms": _ms(event.backend_first_content_s),
-        "duration_ms": _ms(event.duration_s),
-        "bytes_in": event.bytes_in,
-        "bytes_out": event.bytes_out,
-        "events": event.events,
-        "tokens_in": event.tokens_in,
-        "tokens_out": event.tokens_out,
-        "notes": list(event.notes),
-        "detail": event.detail,
-        "peer": event.peer,
-    }
 
 
 def redact(_logger: Any, _method: str, fields: Fields) -> Fields:
@@ -110,23 +48,6 @@ def bound(_logger: Any, _method: str, fields: Fields) -> Fields:
         if isinstance(value, str) and len(value) > MAX_TEXT:
             fields[name] = value[:MAX_TEXT] + "…"
     return fields
-
-
-class Stamp:
-    """Make `at` readable: UTC with milliseconds. Most lines share their second with the line before."""
-
-    def __init__(self) -> None:
-        self._second = -1
-        self._text = ""
-
-    def __call__(self, _logger: Any, _method: str, fields: Fields) -> Fields:
-        """Replace Unix seconds by text."""
-        second, millis = divmod(int(fields["at"] * 1000), 1000)
-        if second != self._second:
-            self._second = second
-            self._text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-        fields["at"] = f"{self._text}.{millis:03d}Z"
-        return fields
 
 
 def for_people(_logger: Any, _method: str, fields: Fields) -> Fields:
@@ -148,7 +69,7 @@ def _dumps(fields: Any, **_: Any) -> bytes:
 
 def _renderers(format_: str, *, colours: bool) -> list[Processor]:
     if format_ == "json":
-        return [Stamp(), structlog.processors.JSONRenderer(serializer=_dumps)]
+        return [_stamped(), structlog.processors.JSONRenderer(serializer=_dumps)]
     console = structlog.dev.ConsoleRenderer(
         colors=colours,
         sort_keys=False,
@@ -161,7 +82,17 @@ def _renderers(format_: str, *, colours: bool) -> list[Processor]:
         line = short_line(fields)
         return line if line is not None else console(logger, method, for_people(logger, method, fields))
 
-    return [Stamp(), human]
+    return [_stamped(), human]
+
+
+def _stamped() -> Processor:
+    stamp = Stamp()
+
+    def readable(_logger: Any, _method: str, fields: Fields) -> Fields:
+        fields["at"] = stamp.of(fields["at"])
+        return fields
+
+    return readable
 
 
 def short_line(fields: Fields) -> str | None:
@@ -261,6 +192,7 @@ class Log:
             format = "human" if terminal else "json"
         self.format = format
         self._level = LEVELS[level]
+        self._stamp = Stamp()
         self._processors = _renderers(format, colours=terminal)
         self._writer: LineWriter[_Entry] = LineWriter(
             sink if sink is not None else stream_sink(stream), self._render, lost=_lost, capacity=capacity
@@ -289,7 +221,7 @@ class Log:
             say("backend", backend=event.backend, up=event.up, breaker=event.breaker, reason=event.reason)
         elif isinstance(event, Drained) and event.evidence == "limit":
             # Contract B5: the end of patience is never silent.
-            self.logger.warning("drain_unconfirmed", backend=event.backend, age_ms=_ms(event.age_s))
+            self.logger.warning("drain_unconfirmed", backend=event.backend, age_ms=milliseconds(event.age_s))
 
     def capture_stdlib(self, level: int = logging.WARNING) -> None:
         """Send the standard library's log records from `level` on through this writer, until `close`."""
@@ -318,6 +250,8 @@ class Log:
     def _render(self, entry: _Entry) -> bytes:
         fields: Any
         if isinstance(entry, _OF_REQUESTS):
+            if self.format == "json":
+                return json_line(entry, self._stamp)
             fields = request_fields(entry)
         else:
             fields = bound(None, "", entry)
