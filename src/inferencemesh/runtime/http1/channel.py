@@ -12,7 +12,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from math import inf
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from inferencemesh.runtime.http1.heads import CLOSE, KEEP_ALIVE, bodiless, response_head
 from inferencemesh.runtime.http1.message import Answer, IncomingRequest
@@ -25,7 +25,14 @@ if TYPE_CHECKING:
 # HEAD: idle or within a head. BODY: reading one. BUDGET: reading is paused until there is memory for the body.
 # RUNNING: the app answers. FLUSHING: answered, but the kernel has not taken all. NEXT: a pipelined head is at hand.
 # LINGER: our side is closed or about to be, input is discarded. CLOSED: nothing more happens.
-HEAD, BODY, BUDGET, RUNNING, FLUSHING, NEXT, LINGER, CLOSED = range(8)
+HEAD: Final = 0
+BODY: Final = 1
+BUDGET: Final = 2
+RUNNING: Final = 3
+FLUSHING: Final = 4
+NEXT: Final = 5
+LINGER: Final = 6
+CLOSED: Final = 7
 _ANSWERING = (RUNNING, FLUSHING)
 
 
@@ -59,7 +66,7 @@ class Channel(ABC):
     def __init__(self, server: HttpServer, loop: asyncio.AbstractEventLoop) -> None:
         self._server = server
         self._loop = loop
-        self._state = HEAD
+        self._state: int = HEAD
         self._responder: Responder | None = None
         self._tail = b""  # raw bytes behind the running request
         self._ends = False  # the connection ends when the kernel has taken the answer

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from email.utils import formatdate
 from http import HTTPStatus
 
 from inferencemesh.runtime.http1.message import Headers
+from inferencemesh.runtime.http1.stamp import common_fields as _common_fields
 
 CHUNKED = b"transfer-encoding: chunked\r\n"
 CLOSE = b"connection: close\r\n"
@@ -26,18 +25,6 @@ _OWNED = frozenset(
     )
 )
 _STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode("ascii") for s in HTTPStatus}
-_date_second = 0
-_date_fields = b""
-
-
-def _common_fields() -> bytes:
-    """`date` and `server`, rendered once per second."""
-    global _date_second, _date_fields
-    second = int(time.time())
-    if second != _date_second:
-        _date_second = second
-        _date_fields = b"date: %b\r\nserver: inferencemesh\r\n" % formatdate(second, usegmt=True).encode()
-    return _date_fields
 
 
 def bodiless(status: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from inferencemesh.runtime.http1.heads import CHUNKED, CLOSE, KEEP_ALIVE, bodiless, response_head
 from inferencemesh.runtime.http1.message import Headers, IncomingRequest
@@ -13,9 +13,15 @@ if TYPE_CHECKING:
     from inferencemesh.runtime.http1.connection import ServerConnection
 
 # How the body is delimited, which is also how far the response has come.
-_NEW, _CHUNKED, _LENGTH, _UNTIL_CLOSE, _NO_BODY, _DONE, _GONE = range(7)
+_NEW: Final = 0
+_CHUNKED: Final = 1
+_LENGTH: Final = 2
+_UNTIL_CLOSE: Final = 3
+_NO_BODY: Final = 4
+_DONE: Final = 5
+_GONE: Final = 6
 
-_LAST_CHUNK = b"0\r\n\r\n"
+_LAST_CHUNK: Final = b"0\r\n\r\n"
 
 HIGH_WATER_BYTES = 64 * 1024
 
@@ -50,7 +56,7 @@ class Responder:
     def __init__(self, conn: ServerConnection, request: IncomingRequest) -> None:
         self._conn = conn
         self._request = request
-        self._mode = _NEW
+        self._mode: int = _NEW
         self._left = 0
         self._on_departure: Callable[[], None] | None = None
         self._on_pause: Callable[[], None] | None = None
