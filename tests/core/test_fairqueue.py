@@ -17,10 +17,11 @@ from inferencemesh.core.tenant import SCALE, Tenant
 
 
 class Model:
-    """All that the queue wants of a model: a name and an identity."""
+    """All that the queue wants of a model: a name and an identity, and where to keep its commonest need."""
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.narrow: Need | None = None
 
 
 class Bench:
