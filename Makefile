@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+SECONDS ?= 20
 UV := $(shell command -v uv 2>/dev/null)
 STAMP := $(VENV)/.installed-dev
 RUN_STAMP := $(VENV)/.installed
 
-.PHONY: install run test test-all prove bench check format lock clean
+.PHONY: install run test test-all prove prove-ci mutants fuzz bench check format lock clean
 
 install: $(STAMP)  ## everything for development, from the lock file
 
@@ -32,8 +33,19 @@ test: $(STAMP)  ## the default suite, under three minutes
 test-all: $(STAMP)  ## everything, under ten minutes
 	$(BIN)/python -m pytest -q -n 2 $(ARGS)
 
-prove: $(STAMP)  ## the deep, long runs of the random and exhaustive tests
-	PROVE=1 $(BIN)/python -m pytest -q -n 2 --timeout 1800 tests/core tests/prove tests/virtual tests/storm $(ARGS)
+prove: $(STAMP)  ## the deep, long runs of the random and exhaustive tests: half an hour (docs/reliability.md)
+	PROVE=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal --timeout 1800 tests/core tests/prove tests/virtual tests/storm tests/fuzz tests/runtime/test_injection.py $(ARGS)
+
+prove-ci: $(STAMP)  ## more seeds than the default suite, and all planted bugs: two minutes
+	$(BIN)/python -m tests.prove.report --ci $(ARGS)
+
+mutants: $(STAMP)  ## plant bugs one at a time, and see that a test notices each
+	$(BIN)/python -m tests.prove.mutants $(ARGS)
+
+fuzz: $(STAMP)  ## each target for SECONDS=20; guided by coverage where atheris is installed, else blind
+	@for target in stream peek server client; do \
+		$(BIN)/python -m tests.fuzz $$target --seconds $(SECONDS) $(ARGS) || exit 1; \
+	done
 
 bench: $(STAMP)  ## beside nginx, HAProxy and Envoy, those that are installed (bench/README.md)
 	$(BIN)/python -m bench.run $(ARGS)

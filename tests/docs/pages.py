@@ -72,7 +72,7 @@ def section(page: Path, title: str) -> str:
 def rows(text: str) -> list[list[str]]:
     """The cells of the first table in `text`, without head and rule."""
     lines = text.split("\n")
-    start = next(i for i, line in enumerate(lines) if re.fullmatch(r"\|[-| ]+\|", line))
+    start = next(i for i, line in enumerate(lines) if re.fullmatch(r"\|[-:| ]+\|", line))
     table = []
     for line in lines[start + 1 :]:
         if not line.startswith("|"):

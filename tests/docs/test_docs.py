@@ -163,6 +163,11 @@ NOT_RUN = {
     "make install": "needs the network",
     "make check": "continuous integration runs it",
     "make test-all": "these are the tests",
+    "make prove-ci": "these are the tests",
+    "make mutants": "continuous integration runs it, in make prove-ci",
+    "make fuzz": "tests/fuzz has tests of its own",
+    "make prove": "takes half an hour",
+    "python -m tests.prove.report": "takes half an hour",
     "python3 -m venv /opt/inferencemesh": "installs on the machine",
     "/opt/inferencemesh/bin/pip install .": "installs on the machine",
 }
@@ -271,6 +276,9 @@ def test_the_lines_that_the_demo_prints_work(demo: Running) -> None:
 
 def test_the_metrics_table_is_the_exposition(demo: Running) -> None:
     """Every metric of ours is in the table with its type and labels, and the table holds no other."""
+    curl = re.search(r"^ +(curl .+?\\\n.+)$", demo.said, re.MULTILINE)
+    assert curl is not None, demo.said
+    _run_curl(curl[1])  # so that there is something to see
     admin = urlsplit(demo.event("ready")["admin"])
     connection = http.client.HTTPConnection(admin.hostname or "", admin.port, timeout=WITHIN_S)
     connection.request("GET", "/metrics")
