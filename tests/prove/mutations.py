@@ -202,7 +202,7 @@ CORE = (
         "core/moves.py",
         "            for pool in self.state.pools:\n                self.mark(pool)",
         "            group.look()",
-        ORACLE,
+        FOUND,
     ),
     Mutation(
         "a start out of turn takes virtual time along",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from inferencemesh.core.model import BackendSpec, ModelSpec, TenantSpec
+from inferencemesh.core.model import BackendSpec, ClassSpec, ModelSpec, TenantSpec
 from tests.prove.lockstep import Lockstep
 from tests.prove.steps import Core, Setting, offer
 
@@ -117,3 +117,16 @@ def test_a_tenant_back_under_its_limit_is_lifted_to_virtual_time() -> None:
         both.do(("settle", name, True))
     assert both.core.requests["t1"].lease is not None
     both.wind_up()
+
+
+def test_a_class_that_has_room_again_is_served_wherever_it_waits() -> None:
+    """Its limit spans models that share no backend (D1, D2)."""
+    models = tuple(
+        ModelSpec(name, (f"{name}b",), max_waiting=5, queue_timeout_s=1e6, refuse_hopeless=False)
+        for name in "mn"
+    )
+    backends = (BackendSpec("mb", 1), BackendSpec("nb", 1))
+    core = Core(Setting(backends, models, (TenantSpec("t"),), classes=(ClassSpec("x", max_running=1),)))
+    core.do(offer("r1", "t", "m", klass="x"))
+    assert core.do(offer("r2", "t", "n", klass="x")) == [("queued", "r2")]
+    assert core.do(("release", "r1", 0)) == [("granted", "r2", "nb")]
