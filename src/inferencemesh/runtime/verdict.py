@@ -6,6 +6,8 @@ Pure functions over status, headers and body; the attempt only asks.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 
 from inferencemesh.core.errors import MeshError
 from inferencemesh.runtime.engines.base import Engine
@@ -100,14 +102,29 @@ def lost_error(lost: UpstreamLost) -> MeshError:
 
 
 def retry_after_s(headers: Headers) -> float:
-    """Seconds of a Retry-After in its numeric form, at most a minute; other forms are ignored (O14).
+    """Seconds of a backend's Retry-After, at most a minute; what is neither seconds nor a date counts as 0 (O14).
 
-    No single answer of a backend may close it for longer: after that minute it is asked again.
+    A date counts from the answer's own `Date`: clocks need not agree. No single answer of a backend may close it for
+    longer than a minute: then it is asked again.
     """
+    asked = said_at = b""
     for name, value in headers:
-        if name == b"retry-after" and value.isdigit():
-            return min(float(value[:9]), MAX_QUIET_S)
-    return 0.0
+        if name == b"retry-after":
+            asked = asked or value
+        elif name == b"date":
+            said_at = value
+    if not asked or asked.isdigit():
+        return min(float(asked[:9] or 0), MAX_QUIET_S)
+    try:
+        wait_s = (_instant(asked) - _instant(said_at)).total_seconds()
+    except (ValueError, TypeError, OverflowError):
+        return 0.0
+    return min(max(0.0, wait_s), MAX_QUIET_S)
+
+
+def _instant(date: bytes) -> datetime:
+    at = parsedate_to_datetime(date.decode("latin-1"))
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
 def content_length(headers: Headers) -> int | None:
