@@ -34,6 +34,7 @@ def draw(result: dict[str, Any], file: Path) -> None:
     matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text: small
     matplotlib.rcParams["svg.hashsalt"] = "fairness"  # the same figures give the same file
     matplotlib.rcParams["font.size"] = 8
+    matplotlib.rcParams["font.sans-serif"] = ["DejaVu Sans", "Verdana"]
     plt = importlib.import_module("matplotlib.pyplot")
 
     figure, axes = plt.subplots(2, len(SHOWN), figsize=(8.0, 5.4), sharey="row", squeeze=False)
@@ -71,7 +72,7 @@ def draw(result: dict[str, Any], file: Path) -> None:
 
 def _short(svg: str) -> str:
     """The same picture in fewer bytes: a tenth of a point is enough."""
-    svg = re.sub(r"\d+\.\d{2,}", lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), svg)
+    svg = re.sub(r"(?<![>\d.])\d+\.\d{2,}", lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), svg)
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r"\s*<!--.*?-->", "", svg, flags=re.DOTALL)
     return re.sub(r"\n\s*", "\n", svg)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
+from collections import Counter
 from datetime import datetime
 
+import pytest
+
+from tests.contract.crowds import all_slots_held, brief, key, lasting, metered, send, tenant, watched
 from tests.contract.support import Call, adds_up, ask, chat, drive, gateway, idle, mesh, post, until
 
-TENANTS = [
-    {"name": name, "keys": [{"sha256": hashlib.sha256(f"key-{name}".encode()).hexdigest()}]}
-    for name in ("flood", "flood2", "light")
-]
-
-
-def key(name: str) -> str:
-    return f"authorization: Bearer key-{name}"
+TENANTS = [tenant(name) for name in ("flood", "flood2", "light")]
 
 
 async def flood(port: int, tenant: str, callers: int, script: str, stop: asyncio.Event) -> int:
@@ -155,3 +151,166 @@ def test_D6_classes_order_within_a_tenant(sim):
     with gateway(mesh(sim.url, slots=1, tenants=tenants, model={"queue": {"max_waiting": 16}})) as running:
         up = drive(run(running))
         assert up.status in (200, 400)
+
+
+# --- shares and policies, over sockets and in this loop ---------------------------------------------------------------
+
+
+def test_D3_slot_seconds_follow_the_weights(monkeypatch):
+    """Two backlogged tenants, one with requests three times as long: within 10 % over some hundred requests."""
+    brief(monkeypatch)
+
+    async def run():
+        tenants = [tenant("a"), tenant("b", weight=2), tenant("holder")]
+        async with watched(monkeypatch, slots=8, tenants=tenants) as watch:
+            async with all_slots_held(watch, "holder", 8):
+                await send(watch, "a", 60, lasting(60, 180))
+                await send(watch, "b", 230, lasting(20, 60))
+                await watch.all_wait("a", 60)
+                await watch.all_wait("b", 230)
+            await watch.more_ended(40)
+            begin = asyncio.get_running_loop().time()
+            await watch.more_ended(200)
+            assert watch.waiting("a") > 0
+            assert watch.waiting("b") > 0
+            return watch.slot_seconds(begin, asyncio.get_running_loop().time())
+
+    held = drive(run())
+    assert held["b"] / held["a"] == pytest.approx(2.0, rel=0.1), held
+
+
+def test_D3_F3_tokens_follow_the_weights_however_long_the_answers_are(monkeypatch):
+    """A asks for 30 tokens, B for 5 at half the speed: their tokens, not their requests, are as their weights."""
+    brief(monkeypatch)
+
+    async def run():
+        fairness = {"unit": "tokens", "input_token_weight": 1, "output_token_weight": 2}
+        tenants = [tenant("a"), tenant("b", weight=2), tenant("holder")]
+        async with watched(monkeypatch, slots=8, tenants=tenants, fairness=fairness) as watch:
+            async with all_slots_held(watch, "holder", 8):
+                await send(watch, "a", 80, lambda rng: f"tokens={rng.randint(20, 40)} interval=4ms")
+                await send(watch, "b", 300, lambda rng: f"tokens={rng.randint(3, 7)} interval=8ms")
+                await watch.all_wait("a", 80)
+                await watch.all_wait("b", 300)
+            await watch.more_ended(280)
+            assert watch.waiting("a") > 0
+            assert watch.waiting("b") > 0
+            return watch.tokens(2.0), Counter(event.tenant for event, _ in watch.ended)
+
+    served, requests = drive(run())
+    assert served["b"] / served["a"] == pytest.approx(2.0, rel=0.1), served
+    assert requests["b"] > 3 * requests["a"], requests
+
+
+@pytest.mark.parametrize(
+    ("policy", "unit"), [("sfq", "slot_seconds"), ("sfq", "tokens"), ("fifo", "requests")]
+)
+def test_D5_the_policy_decides_how_a_light_tenant_fares(policy, unit, monkeypatch):
+    """Beside a flood: under `sfq` the next free slot is its own, under `fifo` it waits for the whole line."""
+    brief(monkeypatch)
+
+    async def run():
+        async with watched(
+            monkeypatch,
+            slots=4,
+            tenants=[tenant("flood"), tenant("light")],
+            fairness={"policy": policy, "unit": unit},
+        ) as watch:
+            await send(watch, "flood", 60, lasting(10, 40))
+            await watch.more_ended(40)
+            for _ in range(20 if policy == "sfq" else 6):
+                while watch.waiting("flood") < 16:
+                    await send(watch, "flood", 4, lasting(10, 40))
+                assert (await ask(watch.port, metered("tokens=1"), key("light"))).status == 200
+            return sorted(watch.releases_waited["light"])
+
+    waits = drive(run())
+    if policy == "sfq":
+        assert waits[int(0.95 * len(waits)) - 1] <= 1, waits
+    else:
+        assert waits[0] >= 8, waits
+
+
+def test_D6_reserved_slots_are_given_back_at_the_next_release(monkeypatch):
+    """They are not kept idle; when their owner comes it is next, up to them, whatever the weights."""
+
+    async def run():
+        tenants = [tenant("flood"), tenant("heavy", weight=1000), tenant("owner", weight=0.001, reserved=2)]
+        async with watched(monkeypatch, slots=3, tenants=tenants) as watch:
+
+            async def hold(name: str) -> Call:
+                return await Call.open(watch.port, post(chat("hang=after:1"), key(name)))
+
+            floods = [await hold("flood") for _ in range(3)]
+            for call in floods:
+                await call.content()
+            for name in ("heavy", "heavy", "owner", "owner", "owner"):
+                await hold(name)
+            await until(lambda: watch.waiting("heavy") == 2 and watch.waiting("owner") == 3)
+            for number, call in enumerate(floods, 1):
+                call.leave()
+                await watch.granted(number)
+            return list(watch.grants)
+
+    assert drive(run()) == ["owner", "owner", "heavy"]
+
+
+def test_D6_a_class_has_a_limit_a_line_and_times_of_its_own(monkeypatch):
+    """`low` holds one slot at most and one place, waits 0.6 s at most, and is given 0.3 s for its first content."""
+    low = {
+        "name": "low",
+        "max_running": 1,
+        "queue": {"max_waiting": 1, "timeout": "600ms"},
+        "timeouts": {"first_content": "300ms"},
+    }
+
+    async def run():
+        classes = [{"name": "normal"}, low]
+        async with watched(monkeypatch, slots=4, tenants=[tenant("a")], classes=classes) as watch:
+
+            async def of_class(name: str, script: str) -> Call:
+                return await Call.open(watch.port, post(chat(script), key("a"), f"x-mesh-class: {name}"))
+
+            first = await of_class("low", "hang=after:1")
+            await first.content()
+            waiting = await of_class("low", "tokens=1")
+            await until(lambda: watch.waiting("a") == 1)  # three slots are free
+            third = await (await of_class("low", "tokens=1")).answer()
+            assert (third.status, third.error["code"]) == (503, "queue_full")
+            assert (await (await of_class("normal", "tokens=1")).answer()).status == 200
+            assert (await waiting.answer()).error["code"] == "queue_timeout"
+            first.leave()
+            await until(lambda: watch.running("a") == 0)
+            late = [await of_class(name, "hang=first") for name in ("low", "normal")]
+            assert (await late[0].answer()).error["code"] == "first_content_timeout"
+            assert watch.running("a") == 1  # the other has the general 120 s
+            late[1].leave()
+
+    drive(run())
+
+
+def test_D6_F1_strict_classes_leave_the_others_their_floor(monkeypatch):
+    """High asks for more than all slots, for ever: it goes first, and low still gets a fourth of the grants."""
+    brief(monkeypatch)
+
+    async def run():
+        fairness = {"strict": True, "floor": 0.25}
+        classes = [{"name": "high"}, {"name": "low"}]
+        tenants = [tenant(name, **{"class": name}) for name in ("high", "low")]
+        async with watched(
+            monkeypatch,
+            slots=5,
+            tenants=[*tenants, tenant("holder", **{"class": "low"})],
+            classes=classes,
+            fairness=fairness,
+        ) as watch:
+            async with all_slots_held(watch, "holder", 5):
+                await send(watch, "low", 50, lasting(20, 40))
+                await send(watch, "high", 110, lasting(20, 40))
+                await watch.all_wait("low", 50)
+                await watch.all_wait("high", 110)
+            await watch.granted(100)
+            return watch.grants[:100]
+
+    grants = drive(run())
+    assert [len(highs) for highs in "".join(name[0] for name in grants).split("l")] == [3] * 25 + [0]
