@@ -8,7 +8,7 @@ UV := $(shell command -v uv 2>/dev/null)
 STAMP := $(VENV)/.installed-dev
 RUN_STAMP := $(VENV)/.installed
 
-.PHONY: install run test test-all prove prove-ci mutants fuzz bench check format lock clean
+.PHONY: install run test test-all prove prove-ci mutants fuzz bench fairness check format lock clean
 
 install: $(STAMP)  ## everything for development, from the lock file
 
@@ -49,6 +49,9 @@ fuzz: $(STAMP)  ## each target for SECONDS=20; guided by coverage where atheris 
 
 bench: $(STAMP)  ## beside nginx, HAProxy and Envoy, those that are installed (bench/README.md)
 	$(BIN)/python -m bench.run $(ARGS)
+
+fairness: $(STAMP)  ## four tenants under each policy, two minutes; ARGS="--quick --out DIR" (bench/README.md)
+	$(BIN)/python -m bench.fairness $(ARGS)
 
 check: $(STAMP)  ## format, lint, types
 	$(BIN)/ruff format --check .

@@ -15,6 +15,7 @@ import platform
 import sys
 import time
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ class Plan:
 
 
 FULL = Plan(5.0, 30.0)
-QUICK = Plan(1.0, 3.6)
+QUICK = Plan(1.0, 3.0)
 
 
 def document(policy: str, sim_url: str) -> dict[str, Any]:
@@ -208,6 +209,9 @@ def main(quick: bool, as_json: bool, out: Path | None) -> None:
         return
     out.mkdir(parents=True, exist_ok=True)
     (out / "fairness.json").write_text(json.dumps(result, indent=1) + "\n")
+    if find_spec("matplotlib") is None:
+        click.echo("no picture without matplotlib: pip install 'inferencemesh[bench]'", err=True)
+        return
     from bench.fairplot import draw
 
     draw(result, out / "fairness.svg")
