@@ -8,6 +8,7 @@ import gc
 import io
 from collections.abc import AsyncIterator
 from typing import Any
+from unittest import mock
 
 from inferencemesh.config.load import from_document
 from inferencemesh.core.request import LeaseState
@@ -43,7 +44,10 @@ async def world(**sections: Any) -> AsyncIterator[tuple[Gateway, SimServer]]:
     }
     log = Log(io.StringIO(), format="json")
     gateway = Gateway(from_document(document), log, seed=1)
-    await gateway.start()
+    with mock.patch.object(
+        gc, "collect"
+    ):  # for a process that lives long: the most of a start, in a large suite
+        await gateway.start()
     try:
         yield gateway, sim
     finally:
