@@ -84,7 +84,7 @@ class PublicApp:
 
     def on_head(self, request: IncomingRequest) -> Answer | BodyPlan:
         """Decide on the head alone."""
-        request_id = valid_request_id(request.header(b"x-request-id")) or f"{self._rng.getrandbits(96):024x}"
+        request_id = valid_request_id(request.header(b"x-request-id")) or self._rng.randbytes(12).hex()
         path = request.path
         try:
             if path in _CHAT:
@@ -189,7 +189,7 @@ class PublicApp:
     def on_protocol_error(self, code: str, message: str, request: IncomingRequest | None) -> Answer:
         """A request that HTTP itself forbids, or that was cut off."""
         told = request.header(b"x-request-id") if request is not None else None
-        request_id = valid_request_id(told) or f"{self._rng.getrandbits(96):024x}"
+        request_id = valid_request_id(told) or self._rng.randbytes(12).hex()
         error = MeshError(code, message, close=True)
         caller = request.context if request is not None else None
         tenant = caller.tenant.name if isinstance(caller, Caller) else None

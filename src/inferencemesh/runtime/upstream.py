@@ -35,8 +35,7 @@ class Upstream:
     attempts: int = 0
     degraded: str | None = None
     _prefix: bytes = field(init=False)
-    _host: bytes = field(init=False)
-    _auth: bytes = field(init=False)
+    _own: bytes = field(init=False)  # from the end of the request line to the value of x-request-id
     _strip_v1: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -45,8 +44,10 @@ class Upstream:
         # `http://host/v1` and `http://host` both mean the same server: SDKs' base URLs end in /v1.
         self._strip_v1 = path.endswith("/v1")
         self._prefix = path.encode()
-        self._host = parts.netloc.encode()
-        self._auth = b"authorization: Bearer " + self.api_key.encode() + b"\r\n" if self.api_key else b""
+        auth = f"authorization: Bearer {self.api_key}\r\n" if self.api_key else ""
+        self._own = (
+            f" HTTP/1.1\r\nhost: {parts.netloc}\r\naccept-encoding: identity\r\n{auth}x-request-id: "
+        ).encode()
 
     def target(self, path: str) -> bytes:
         """The request target for an API path."""
@@ -67,18 +68,7 @@ class Upstream:
         traceparent: bytes | None = None,
     ) -> list[bytes]:
         """The request on the wire: re-framed by us, with our credentials and ids (G3, A7)."""
-        head = [
-            method,
-            b" ",
-            self.target(path),
-            b" HTTP/1.1\r\nhost: ",
-            self._host,
-            b"\r\naccept-encoding: identity\r\n",
-            self._auth,
-            b"x-request-id: ",
-            attempt_id.encode(),
-            b"\r\n",
-        ]
+        head = [method, b" ", self.target(path), self._own, attempt_id.encode(), b"\r\n"]
         if timeout_s is not None:
             head.append(b"x-mesh-timeout: %.3f\r\n" % max(0.001, timeout_s))
         if traceparent is not None:
@@ -99,4 +89,4 @@ _JOIN_BYTES = 64 * 1024  # below it one copy is cheaper than a second write
 
 def attempt_id(rng: random.Random) -> str:
     """An id of our own for one attempt: two attempts at one engine never share one."""
-    return f"mesh-{rng.getrandbits(96):024x}"
+    return "mesh-" + rng.randbytes(12).hex()
