@@ -8,7 +8,7 @@ UV := $(shell command -v uv 2>/dev/null)
 STAMP := $(VENV)/.installed-dev
 RUN_STAMP := $(VENV)/.installed
 
-.PHONY: install run test test-all prove prove-ci mutants fuzz bench fairness check format lock clean
+.PHONY: install run test test-all prove prove-ci mutants fuzz bench fairness compile test-compiled check format lock clean
 
 install: $(STAMP)  ## everything for development, from the lock file
 
@@ -52,6 +52,12 @@ bench: $(STAMP)  ## beside nginx, HAProxy and Envoy, those that are installed (b
 
 fairness: $(STAMP)  ## four tenants under each policy, two minutes; ARGS="--quick --out DIR" (bench/README.md)
 	$(BIN)/python -m bench.fairness $(ARGS)
+
+compile: $(STAMP)  ## a compiled copy beside the sources, in build/compiled; needs a C compiler (docs/deployment.md)
+	$(BIN)/python hatch_build.py build/compiled
+
+test-compiled: compile  ## the default suite against it
+	PYTHONPATH=build/compiled $(BIN)/python -m pytest -q -n 2 -m "not slow" $(ARGS)
 
 check: $(STAMP)  ## format, lint, types
 	$(BIN)/ruff format --check .

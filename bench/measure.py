@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import summary
-from bench.peers import ROOT, FakeBackend, Peer, PeerError, child_setup
+from bench.peers import ROOT, FakeBackend, InferenceMesh, Peer, PeerError, child_setup
 from bench.settings import KEYS
 from bench.summary import Sample
 
@@ -241,6 +241,7 @@ def report(bench: Bench, samples: list[Sample], versions: dict[str, str]) -> dic
     return {
         "machine": {"cpus": os.cpu_count(), "kernel": os.uname().release, "python": sys.version.split()[0]},
         "versions": versions,
+        "forms": {kind.name: kind.form() for kind in bench.peers if issubclass(kind, InferenceMesh)},
         "rounds": bench.rounds,
         "seconds": bench.seconds,
         "cpu_of": asdict(bench.cpus),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import filecmp
 import http.client
 import importlib.util
 import json
@@ -255,23 +256,65 @@ class InferenceMesh(Peer):
 
     name = "inferencemesh"
     note = "keys, fairness, metrics and logs on"
+    sources: ClassVar[Path] = ROOT / "src"
+
+    def environment(self) -> dict[str, str]:
+        return _with_sources(self.sources)
 
     def command(self) -> list[str]:
         config = self.folder / "mesh.yaml"
         config.write_text(
             json.dumps(settings.mesh(self.port, free_port(), self.backend_port), indent=2)
         )  # JSON is YAML
-        return [
-            os.environ.get("BENCH_PYTHON", sys.executable),
-            "-m",
-            "inferencemesh",
-            "serve",
-            "-c",
-            str(config),
-        ]
+        return [_python(), "-m", "inferencemesh", "serve", "-c", str(config)]
+
+    @classmethod
+    def form(cls) -> str:
+        """`compiled` or `interpreted`, as the process that is measured finds its modules."""
+        ask = "import inferencemesh.core.admission as module; print(module.__file__)"
+        done = subprocess.run(
+            [_python(), "-c", ask],
+            env=_with_sources(cls.sources),
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        )
+        return "interpreted" if done.stdout.strip().endswith(".py") else "compiled"
 
 
-PEERS: dict[str, type[Peer]] = {peer.name: peer for peer in (Direct, Nginx, HAProxy, Envoy, InferenceMesh)}
+class Compiled(InferenceMesh):
+    """The same with its data path compiled, by `make compile`."""
+
+    name = "compiled"
+    note = "the same, compiled"
+    sources = ROOT / "build" / "compiled"
+
+    @classmethod
+    def missing(cls) -> str | None:
+        if not any(cls.sources.glob("*.so")):
+            return "the compiled form is not built (make compile)"
+        for path in (ROOT / "src").rglob("*.py"):
+            copy = cls.sources / path.relative_to(ROOT / "src")
+            if not copy.exists() or not filecmp.cmp(path, copy, shallow=False):
+                return f"the compiled form is older than {path.relative_to(ROOT)} (make compile)"
+        return None
+
+
+PEERS: dict[str, type[Peer]] = {
+    peer.name: peer for peer in (Direct, Nginx, HAProxy, Envoy, InferenceMesh, Compiled)
+}
+
+
+def _python() -> str:
+    """The Python that runs our gateway."""
+    return os.environ.get("BENCH_PYTHON", sys.executable)
+
+
+def _with_sources(folder: Path) -> dict[str, str]:
+    """The environment in which our package is found in `folder`, whatever is installed."""
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
+    return {**os.environ, "PYTHONPATH": path}
 
 
 def _path() -> str:

@@ -11,9 +11,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bench.summary import OURS, SHOWN
+from bench.summary import COMPILED, OURS, SHOWN
 
-COLOURS = {"direct": "#b8b8b8", "nginx": "#7aa68a", "haproxy": "#7a93b8", "envoy": "#a98ab8", OURS: "#d9743f"}
+COLOURS = {
+    "direct": "#b8b8b8",
+    "nginx": "#7aa68a",
+    "haproxy": "#7a93b8",
+    "envoy": "#a98ab8",
+    OURS: "#d9743f",
+    COMPILED: "#b5541f",
+}
 
 
 def panels(result: dict[str, Any]) -> list[dict[str, Any]]:

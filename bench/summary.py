@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 OURS = "inferencemesh"
+COMPILED = "compiled"
+FORMS = (OURS, COMPILED)  # of the same product: as Python reads it, and compiled
 BASE = "direct"
 # What the table shows of each scenario; the rest is in the JSON.
 SHOWN = {
@@ -56,8 +58,9 @@ TARGETS = (
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A target and what was measured; `value` is None where a peer was missing."""
+    """A target and what was measured of one form; `value` is None where a peer was missing."""
 
+    peer: str
     text: str
     bound: float
     value: float | None  # the median over the rounds
@@ -138,17 +141,27 @@ def summarise(samples: list[Sample]) -> dict[str, Any]:
 
 
 def judge(samples: list[Sample], targets: Iterable[Target] = TARGETS) -> list[Verdict]:
-    """Each target by the median over the rounds."""
-    verdicts = []
-    for target in targets:
-        if target.against is None:
-            numbers = list(values(samples, OURS, target.scenario, target.figure).values())
-        else:
-            numbers = ratios(samples, OURS, target.against, target.scenario, target.figure)
-        found = spread(numbers)
-        if found is None:
-            verdicts.append(Verdict(target.text, target.bound, None, None, None))
-        else:
-            middle = found["median"]
-            verdicts.append(Verdict(target.text, target.bound, middle, found["min"], middle <= target.bound))
-    return verdicts
+    """Each target by the median over the rounds, for each form that was measured."""
+    measured = {sample.peer for sample in samples}
+    forms = [form for form in FORMS if form in measured] or [OURS]
+    return [_verdict(samples, target, form) for target in targets for form in forms]
+
+
+def missed(verdicts: Iterable[Verdict]) -> list[str]:
+    """The targets that no form has met."""
+    met: dict[str, bool] = {}
+    for verdict in verdicts:
+        met[verdict.text] = met.get(verdict.text, False) or verdict.met is True
+    return [text for text, is_met in met.items() if not is_met]
+
+
+def _verdict(samples: list[Sample], target: Target, form: str) -> Verdict:
+    if target.against is None:
+        numbers = list(values(samples, form, target.scenario, target.figure).values())
+    else:
+        numbers = ratios(samples, form, target.against, target.scenario, target.figure)
+    found = spread(numbers)
+    if found is None:
+        return Verdict(form, target.text, target.bound, None, None, None)
+    middle = found["median"]
+    return Verdict(form, target.text, target.bound, middle, found["min"], middle <= target.bound)

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from bench.summary import OURS, RATIO_FIGURES, SHOWN
+from bench.summary import FORMS, RATIO_FIGURES, SHOWN
 
 # Of the measuring side, and what goes with it: title, scenario, figure.
 _BESIDE = (
@@ -26,8 +26,9 @@ def tables(result: dict[str, Any]) -> list[Table]:
     summary, scenarios = result["summary"], result["scenarios"]
     peers = list(dict.fromkeys(peer for rows in summary.values() for peer in rows))
     found = [_figures(summary, scenarios, peers), _beside(summary, peers)]
-    if OURS in peers and len(peers) > 1:
-        found.append(_ratios(summary, scenarios, peers))
+    forms = [form for form in FORMS if form in peers and len(peers) > 1]
+    found += [_ratios(summary, scenarios, peers, form) for form in forms]
+    if forms:
         found.append(_targets(result["targets"]))
     return found
 
@@ -60,12 +61,12 @@ def _beside(summary: dict[str, Any], peers: list[str]) -> Table:
     return table
 
 
-def _ratios(summary: dict[str, Any], scenarios: dict[str, Any], peers: list[str]) -> Table:
-    others = [peer for peer in peers if peer != OURS]
-    table = _grid(f"{OURS} to the others within a round: least / median ratio", others)
+def _ratios(summary: dict[str, Any], scenarios: dict[str, Any], peers: list[str], form: str) -> Table:
+    others = [peer for peer in peers if peer != form]
+    table = _grid(f"{form} to the others within a round: least / median ratio", others)
     for name, rows in summary.items():
         if SHOWN[name] in RATIO_FIGURES:
-            found = [rows[OURS]["ratios"].get(peer, {}).get(SHOWN[name]) for peer in others]
+            found = [rows[form]["ratios"].get(peer, {}).get(SHOWN[name]) for peer in others]
             table.add_row(scenarios[name]["title"], *(_pair(values, 2) for values in found))
     return table
 
@@ -77,13 +78,14 @@ def _pair(values: dict[str, float] | None, digits: int = 1) -> str:
 def _targets(targets: list[dict[str, Any]]) -> Table:
     table = Table(title="targets")
     table.add_column("")
+    table.add_column("form")
     for title in ("at most", "median", "least"):
         table.add_column(title, justify="right")
     table.add_column("")
     for target in targets:
         measured = ["-" if target[name] is None else f"{target[name]:.2f}" for name in ("value", "least")]
         word = {True: "[green]met[/]", False: "[red]missed[/]", None: "not measured"}[target["met"]]
-        table.add_row(target["text"], f"{target['bound']:g}", *measured, word)
+        table.add_row(target["text"], target["peer"], f"{target['bound']:g}", *measured, word)
     return table
 
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from bench.messages import Plan
 
 from bench import messages
+from bench.messages import Plan
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from bench.load import parse
 
 from bench import measure, peers, settings
+from bench.load import parse
 from inferencemesh.config.load import load
 
 

@@ -3,10 +3,11 @@ from __future__ import annotations
 import io
 
 import pytest
+from rich.console import Console
+
 from bench.fairness import POLICIES, table
 from bench.shares import Span, dealt, due, figures, percentile
 from bench.tenants import CROWDS, Ask
-from rich.console import Console
 
 WEIGHTS = {"a": 1.0, "b": 1.0, "c": 2.0}
 

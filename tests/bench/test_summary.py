@@ -4,13 +4,13 @@ import io
 from typing import Any
 
 import pytest
+from rich.console import Console
+
+from bench import measure, summary
 from bench.load import percentile
 from bench.plot import panels
 from bench.summary import Sample, Target
 from bench.tables import tables
-from rich.console import Console
-
-from bench import measure, summary
 
 
 def _sample(peer: str, number: int, value: float, *, scenario: str = "plain", faults: int = 0) -> Sample:
@@ -47,6 +47,19 @@ def test_a_target_is_judged_by_the_median() -> None:
     assert [verdict.met for verdict in verdicts] == [True, False, True, None]
     assert verdicts[0].value == pytest.approx(2.1)
     assert verdicts[0].least == pytest.approx(1.0)
+
+
+def test_each_form_that_was_measured_is_judged() -> None:
+    samples = [_sample(peer, 0, value) for peer, value in (("inferencemesh", 40.0), ("compiled", 20.0))]
+    targets = (Target("some", "plain", "cpu_us", 30.0), Target("none", "plain", "cpu_us", 10.0))
+    verdicts = summary.judge([*samples, _sample("envoy", 0, 10.0)], targets)
+    assert [(verdict.text, verdict.peer, verdict.met) for verdict in verdicts] == [
+        ("some", "inferencemesh", False),
+        ("some", "compiled", True),
+        ("none", "inferencemesh", False),
+        ("none", "compiled", False),
+    ]
+    assert summary.missed(verdicts) == ["none"]
 
 
 def test_added_latency_is_over_direct_in_the_same_round() -> None:
@@ -131,8 +144,22 @@ def _whole_result() -> dict[str, Any]:
         "scenarios": {"plain": {"title": "plain request", "unit": "µs CPU"}},
         "summary": summary.summarise(samples),
         "targets": [
-            {"text": "a bound", "bound": 2.0, "value": None, "least": None, "met": None},
-            {"text": "another", "bound": 2.0, "value": 1.5, "least": 1.0, "met": True},
+            {
+                "peer": "inferencemesh",
+                "text": "a bound",
+                "bound": 2.0,
+                "value": None,
+                "least": None,
+                "met": None,
+            },
+            {
+                "peer": "inferencemesh",
+                "text": "another",
+                "bound": 2.0,
+                "value": 1.5,
+                "least": 1.0,
+                "met": True,
+            },
         ],
     }
 

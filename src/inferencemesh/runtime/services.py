@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, MutableSet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,7 @@ class Services:
     ]  # an exception that should not have been, for the operator's log
     rng: random.Random
     upstreams: dict[str, Upstream]
-    live: set[Exchange]
+    live: MutableSet[Exchange]
     held_budget: HeldBudget = field(default_factory=lambda: HeldBudget(HELD_BYTES))
     expose_backend: bool = False
     overload_status: int = 503

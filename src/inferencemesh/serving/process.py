@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from inferencemesh.admin.app import admin_app
 from inferencemesh.admin.server import AdminServer, bind
+from inferencemesh.core import admission
 from inferencemesh.runtime.limits import raise_open_file_limit
 from inferencemesh.serving.gateway import Gateway
 from inferencemesh.telemetry.log import Log
@@ -22,6 +23,11 @@ EXIT_OK, EXIT_FORCED, EXIT_USAGE = 0, 1, 2
 
 class StartError(Exception):
     """The process cannot start; the message says what to do. Exit code 2."""
+
+
+def form() -> str:
+    """`interpreted`, or `compiled` where the data path's modules are extensions (docs/deployment.md, "Speed")."""
+    return "interpreted" if admission.__file__.endswith(".py") else "compiled"
 
 
 def run(main: Coroutine[Any, Any, int]) -> int:
@@ -80,7 +86,12 @@ async def _serve(
         await admin.start()
         public = f"http://{_shown_host(mesh.server.host)}:{gateway.port}"
         log.logger.info(
-            "ready", public=public, admin=admin.url, models=[m.name for m in mesh.models], scope="process"
+            "ready",
+            public=public,
+            admin=admin.url,
+            models=[m.name for m in mesh.models],
+            scope="process",
+            form=form(),
         )
         if beside is not None:
             extra = asyncio.ensure_future(_as_task(beside(gateway, admin.url)))

@@ -59,9 +59,9 @@ class ClientProtocol(ClientChannel):
         self._silent += n
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as fault:
             if not self._complete:
-                self._parse_failed(error)
+                self._parse_failed(fault)
                 return
             self._keep = False
         if self._complete:

@@ -126,8 +126,8 @@ class ServerConnection(Channel):
             return
         try:
             request = parse_head(data[start:end], limits.header_fields)
-        except FramingError as error:
-            self._fail(error.code, error.message)
+        except FramingError as fault:
+            self._fail(fault.code, fault.message)
             return
         request.conn = self
         request.peer = self.peer

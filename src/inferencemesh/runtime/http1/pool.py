@@ -10,6 +10,7 @@ import contextlib
 import os
 import socket
 import ssl as tls
+from collections.abc import MutableSet
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -50,7 +51,7 @@ class ConnectionPool:
         self._max_idle = max_idle
         self._idle_s = idle_s
         self._idle: list[ClientProtocol] = []  # the last used at the end
-        self._all: set[ClientProtocol] = set()
+        self._all: MutableSet[ClientProtocol] = set()
         self._closed = False
         self._wary_until = 0.0  # until then connections are used once
         self._emptied: asyncio.Future[None] | None = None
