@@ -81,6 +81,7 @@ class IncomingRequest:
     def release_body(self) -> None:
         """Drop the body and give its memory back to the budget. Idempotent (contract A11, B3)."""
         self.body = b""
+        self._first = None
         n = self._reserved
         if n:
             self._reserved = 0
