@@ -302,7 +302,7 @@ class Oracle(World):
     def _withdraw(self, wish: Wish, *, refund: bool) -> None:
         self.waiters.remove(wish)
         if wish.state == "collecting":
-            self._stop_collecting(wish, refund=refund)
+            self._stop_collecting(wish, refund=refund or self.unit in ("slots", "slot_seconds"))
         wish.state = "over"
         if wish.klass.waits_for is wish:
             wish.klass.waits_for = None

@@ -60,6 +60,7 @@ class System:
     served_tokens: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     served: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     joined_at: dict[str, float] = field(default_factory=dict)  # those that are there now
+    last_join_at: float = 0.0  # of anybody, whether it is still there or not
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
@@ -126,7 +127,7 @@ class System:
         heappush(self._events, (at, next(self._numbers), do))
 
     def _join(self, actor: Actor) -> None:
-        self.joined_at[actor.name] = self.now
+        self.joined_at[actor.name] = self.last_join_at = self.now
         self.refill(actor.name)
 
     def _part(self, actor: Actor) -> None:

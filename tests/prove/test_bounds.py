@@ -167,7 +167,7 @@ def b3(seed: int) -> tuple[float, float]:
         if len(system.open) < system.slots:
             return
         held = system.held()
-        calm = all(system.now - at > CAP_S for at in system.joined_at.values())
+        calm = system.now - system.last_join_at > CAP_S
         for one, other in permutations(system.counters(), 2):
             mine, theirs = system.weight(one), system.weight(other)
             excess = (held[one] / mine - held[other] / theirs) * mine
@@ -217,7 +217,9 @@ def starvation(seed: int) -> float:
                 del heads[name]
         for name, head in firsts.items():
             if name not in heads:
-                ahead = counters[name] - virtual
+                # It rises by the instalments of what runs, while the head waits.
+                mine = system.weight(name)
+                ahead = max(counters[name] - virtual, e / mine + slots * (CAP_S - e) / mine)
                 allowed = sum(
                     (system.weight(other) * max(0.0, ahead) + e + slots * e) / LEAST_S
                     for other in system.actor

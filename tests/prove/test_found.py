@@ -130,3 +130,16 @@ def test_a_class_that_has_room_again_is_served_wherever_it_waits() -> None:
     core.do(offer("r1", "t", "m", klass="x"))
     assert core.do(offer("r2", "t", "n", klass="x")) == [("queued", "r2")]
     assert core.do(("release", "r1", 0)) == [("granted", "r2", "nb")]
+
+
+def test_who_leaves_while_slots_are_kept_for_it_holds_nothing() -> None:
+    """With the policy `slots` only what is held counts, and not what was kept for a request that left (D3)."""
+    model = ModelSpec("m", ("b",), max_waiting=50, queue_timeout_s=1e6, refuse_hopeless=False)
+    core = Core(Setting((BackendSpec("b", 3),), (model,), (TenantSpec("t"), TenantSpec("u")), charge="slots"))
+    for name, width in (("t0", 1), ("u0", 1), ("t1", 2)):  # for t1 the third slot is kept
+        core.do(offer(name, name[0], width=width))
+    assert core.do(("cancel", "t1")) == []
+    core.do(offer("v0", "v"))
+    core.do(offer("t2", "t"))
+    core.do(offer("u1", "u"))
+    assert core.do(("release", "v0", 0)) == [("granted", "t2", "b")]
