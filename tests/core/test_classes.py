@@ -178,3 +178,55 @@ def test_service_out_of_turn_gives_newcomers_no_advantage() -> None:
     for _ in range(3):
         made.offer("b")
     assert served(made, 1) == [waits]
+
+
+@pytest.mark.parametrize("floor", [0.05, 0.34, 0.5, 0.6, 0.9])
+def test_a_floor_leaves_the_rest_to_the_most_urgent(floor: float) -> None:
+    made = mesh(1, ClassSpec("high"), ClassSpec("low"), floor=floor, checks=False)
+    made.offer(class_name="high")
+    for name in ("high", "low"):
+        for _ in range(200):
+            made.offer("t", class_name=name)
+    order = served(made, 100)
+    assert abs(sum(r.class_name == "low" for r in order) - 100 * floor) <= 1
+
+
+def saved_up(made: Mesh, blocked: dict[str, Any], then: dict[str, Any]) -> int:
+    """Of 40 grants, those of a tenant that has kept one waiter where nothing could be had while others were served."""
+    made.offer("a", **blocked)
+    for tenant in "bc":
+        for _ in range(100):
+            made.offer(tenant, **then)
+    done = 0
+    while done < 120:
+        made.finish(next(r for r in made.running if r.tenant in "bc"))
+        done += 1
+    before = len(made.order)
+    while len(made.order) < before + 40:
+        while sum(r.tenant == "a" for r in made.waiting) < 2:
+            made.offer("a", **then)
+        made.finish(next(r for r in made.running if r.tenant in "abc"))
+    return sum(r.tenant == "a" for r in made.order[before:])
+
+
+def test_waiting_for_a_full_class_saves_nothing_up() -> None:
+    """D4: it is idleness where others are served."""
+    made = mesh(3, ClassSpec("n"), ClassSpec("batch", 1), checks=False)
+    made.offer("x", class_name="batch")
+    assert saved_up(made, {"class_name": "batch"}, {"class_name": "n"}) <= 16
+
+
+def test_waiting_in_a_less_urgent_class_saves_nothing_up() -> None:
+    made = mesh(3, ClassSpec("n"), ClassSpec("low"), floor=0.001, checks=False)
+    for tenant in "bcx":
+        made.offer(tenant, class_name="n")
+    assert saved_up(made, {"class_name": "low"}, {"class_name": "n"}) <= 17
+
+
+def test_waiting_for_another_models_backend_saves_nothing_up() -> None:
+    specs = [replace(MODEL, name="p", backends=("x",)), replace(MODEL, name="q", backends=("x", "y"))]
+    made = Mesh([BackendSpec("x", 1), BackendSpec("y", 3)], specs, checks=False)
+    made.offer("z", "p")
+    for tenant in "bcb":
+        made.offer(tenant, "q")
+    assert saved_up(made, {"model": "p"}, {"model": "q"}) <= 16

@@ -90,22 +90,22 @@ def test_what_a_backend_refuses_as_full_costs_nothing() -> None:
     assert world.service(3.0) == 0.0
 
 
-def test_a_failed_try_whose_slot_is_free_costs_nothing_and_one_that_drains_does() -> None:
+def test_a_failed_try_pays_for_the_slot_that_it_held() -> None:
     world = World(SlotSeconds(fixed_s=8.0))
     lease = world.grant(0.0)
     world.admission.release(lease, 3.0)
     assert world.service(3.0) == 3.0
     again = world.admission.requeue(lease, 3.0, full=False)
     assert isinstance(again[-1], Granted)
-    assert world.service(3.0) == 4.0
+    assert world.service(3.0) == 3.0 + 4.0
     second = again[-1].lease
     world.admission.drain(second, 4.0)
     third = world.admission.requeue(second, 4.0, full=False)[-1]
     assert isinstance(third, Granted)
-    assert world.service(4.0) == 8.0
+    assert world.service(4.0) == 3.0 + 8.0
     world.admission.confirm(second, "closed", 9.0)
     world.end(third.lease, 9.0)
-    assert world.service(9.0) == 6.0 + 5.0
+    assert world.service(9.0) == 3.0 + 6.0 + 5.0
 
 
 @given(

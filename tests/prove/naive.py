@@ -138,7 +138,7 @@ class World:
             for band, spec in enumerate(setting.classes)
         }
         self.klasses.setdefault("", Klass("", None, 0))
-        self.passed: dict[int, int] = {}  # by band, how often it could have been served and a lower one was
+        self.earned: dict[int, float] = {}  # by band, turns
         self.lifts = setting.charge in ("requests", "slot_seconds")
         self.now = 0.0
         self.servers = {s.name: Server(s.name, s.slots, s.weight) for s in setting.backends}
@@ -209,12 +209,16 @@ class World:
 
     # --- who is served --------------------------------------------------------------------------------------
 
-    def lifted(self, user: User, pool: int) -> int:
+    def lifted(self, user: User, pool: int, klass: Klass) -> int:
         """F of a tenant that waits, or that it would have if it came now: idleness buys nothing."""
         mine = user.service.get(pool, 0)
         if not self.lifts:
             return mine
-        return mine if any(w.user is user for w in self.in_line(pool)) else max(mine, self.virtual[pool])
+        for wish in self.in_line(pool):
+            open_to = wish.klass is klass or self.admits(wish.klass)
+            if wish.user is user and open_to and wish.klass.band <= klass.band:
+                return mine
+        return max(mine, self.virtual[pool])
 
     def fits(self, wish: Wish) -> Server | None:
         """The backend that takes it now: the least busy by our own count, ties in turn."""
@@ -259,16 +263,17 @@ class World:
             return []
         turn = min(offered)
         if self.floor is not None:
-            patience = max(0, int(1 / self.floor + 1e-9) - 1)
-            late = [band for band in offered if band != turn and self.passed.get(band, 0) >= patience]
-            turn = max(late, key=lambda band: (self.passed.get(band, 0), -band), default=turn)
+            enough = 1.0 - self.floor - 1e-9
+            late = [band for band in offered if band != turn and self.earned.get(band, 0.0) >= enough]
+            turn = max(late, key=lambda band: (self.earned.get(band, 0.0), -band), default=turn)
         return offered[turn]
 
     def took(self, wish: Wish) -> None:
-        """The others that could have been served were passed over."""
+        """Those that could have been served have earned a part of a turn."""
+        floor = self.floor or 0.0
         for band in self.offered(self.pool[wish.model]):
-            self.passed[band] = self.passed.get(band, 0) + 1
-        self.passed[wish.klass.band] = 0
+            earned = self.earned.get(band, 0.0) + floor
+            self.earned[band] = max(0.0, earned - 1.0) if band == wish.klass.band else earned
 
     def offered(self, pool: int) -> dict[int, list[Wish]]:
         """By band, the heads of the tenants."""
@@ -363,7 +368,7 @@ class World:
             pool = self.pool[wish.model]
             if victim.state == "collecting" or self.pool[victim.model] != pool:
                 return None
-            if self.lifted(user, pool) >= rival.service[pool]:
+            if self.lifted(user, pool, wish.klass) >= rival.service[pool]:
                 return None
         return victim
 

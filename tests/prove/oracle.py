@@ -162,8 +162,8 @@ class Oracle(World):
         assert hold is not None
         server = hold.server
         if hold.state == "running":
-            self._free(hold, undone=True)
-        elif self.unit == "requests" or (self.unit == "slot_seconds" and hold.state == "freed"):
+            self._free(hold, undone=full or self.unit in ("requests", "fifo"))
+        elif self.unit == "requests" or (self.unit == "slot_seconds" and hold.state == "freed" and full):
             self._correct(wish, -hold.charged)
             hold.charged = 0.0
         if full:
@@ -262,7 +262,7 @@ class Oracle(World):
     def _make_way(self, wish: Wish) -> None:
         """A collector whose turn comes after a newcomer's does not keep slots from it."""
         pool = self.pool[wish.model]
-        mine = self.lifted(wish.user, pool)
+        mine = self.lifted(wish.user, pool, wish.klass)
         for other in list(self.collectors):
             server = other.kept
             assert server is not None
@@ -418,7 +418,7 @@ class Oracle(World):
     def _lift(self, wish: Wish) -> None:
         """Whoever begins to wait, or starts without waiting, is not behind V."""
         pool = self.pool[wish.model]
-        wish.user.service[pool] = self.lifted(wish.user, pool)
+        wish.user.service[pool] = self.lifted(wish.user, pool, wish.klass)
 
     def _charge(self, wish: Wish, key: int) -> None:
         wish.key = key

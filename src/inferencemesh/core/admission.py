@@ -285,9 +285,9 @@ class Admission:
         queue = lease._flow.queue
         request.state = RequestState.NEW
         if lease.state is LeaseState.RUNNING:
-            dispatch.free(lease, now, undone=True)
+            dispatch.free(lease, now, undone=full or not state.charge.corrects)
         else:
-            amount = state.charge.undone(lease, lease._charged)
+            amount = state.charge.undone(lease, lease._charged, full=full)
             if amount:
                 queue.correct(lease._flow, -amount)
                 lease._charged -= amount

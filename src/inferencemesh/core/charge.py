@@ -39,8 +39,11 @@ class ChargePolicy(Protocol):
     def instalment(self, lease: Lease, charged: float, now: float) -> float:
         """Return what to add for a request that has outrun `charged` by `now`; 0 if it has not."""
 
-    def undone(self, lease: Lease, charged: float) -> float:
-        """Return what to give back when the request of `lease`, not running any more, goes back to the line."""
+    def undone(self, lease: Lease, charged: float, *, full: bool) -> float:
+        """Return what to give back when the request of `lease`, not running any more, goes back to the line.
+
+        `full`: the backend had no room and has done nothing for it.
+        """
 
     def idle(self, slot_seconds: float, service_s: float) -> float:
         """Return the charge for slots that were kept from others, where a request lasts `service_s` on average."""
@@ -65,7 +68,7 @@ class Exact:
         """Return 0."""
         return 0.0
 
-    def undone(self, lease: Lease, charged: float) -> float:
+    def undone(self, lease: Lease, charged: float, *, full: bool) -> float:
         """Return all of it: the request is charged once, however often it is tried."""
         return charged
 
@@ -105,7 +108,7 @@ class PerHeldSlot(Exact):
         """Return all of it, negative: what is not held does not count."""
         return -charged
 
-    def undone(self, lease: Lease, charged: float) -> float:
+    def undone(self, lease: Lease, charged: float, *, full: bool) -> float:
         """Return 0: while the slots drain they are held, and then nothing is left to give back."""
         return 0.0
 

@@ -140,7 +140,8 @@ class Dispatch(Moves):
         if request._class is not None:
             self._give_back(request._class, request.width)
         self.state.books.held -= request.width
-        refund = refund or self.state.charge.corrects  # the exact cost is what was kept from others, and no more
+        # The exact cost is what was kept from others, and no more.
+        refund = refund or self.state.charge.corrects
         pool.queue.correct(item.flow, self._idle_cost(item, now) - (item.charged if refund else 0.0))
         pool.queue.unhold(item.flow)
         if tenant.parked:

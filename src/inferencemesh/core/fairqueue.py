@@ -173,9 +173,8 @@ class FairQueue:
 
     def start(self, flow: Flow, model: Served, request: Request) -> int:
         """Lift a flow that is granted without having waited; return the key that the grant starts at."""
-        if flow.service < self.v and not flow.waiting:
-            flow.service = self.v
-            self._highest = max(self._highest, self.v)
+        if flow.service < self.v and not (flow.waiting and self._competes(flow, request._class, model)):
+            self._lift(flow)
         return self.lifted(flow.tenant, model, request) if self._lags else flow.service
 
     def lifted(self, tenant: Tenant, model: Served, request: Request) -> int:
@@ -187,7 +186,8 @@ class FairQueue:
         lane = flow.lanes.get(need)
         if lane is not None and lane.live:
             return flow.service + lane.offset
-        service = flow.service if flow.waiting else max(flow.service, self.v)
+        competes = flow.waiting and self._competes(flow, request._class, model)
+        service = flow.service if competes else max(flow.service, self.v)
         return service + self._level(need) - min(service, self.v) if self._lags else service
 
     # --- decisions ------------------------------------------------------------------------------------------
@@ -355,12 +355,37 @@ class FairQueue:
     def _place(self, flow: Flow, need: Need) -> int:
         """Lift a flow that begins to wait with `need`; return the offset of its lane."""
         v = self.v
-        if flow.service < v and not flow.waiting:
-            flow.service = flow.tenant.standing = v
-            self._highest = max(self._highest, v)
+        if flow.service < v and not (flow.waiting and self._competes(flow, need.group, need.model)):
+            self._lift(flow)
         if not self._lags:
             return 0
         return self._level(need) - min(flow.service, v)
+
+    def _competes(self, flow: Flow, group: Group | None, model: Served) -> bool:
+        """Whether the flow has waited for slots that a request of this class and model may have.
+
+        Waiting where nothing could be had (a class at its limit, a less urgent class, another model's backends) is
+        idleness here, and saves up nothing (contract D4).
+        """
+        band = group.band if group is not None else 0
+        for lane in flow.lanes.values():
+            other = lane.need.group
+            if (
+                lane.live
+                and (other is None or ((other is group or other.admits) and other.band <= band))
+                and not (self._lags and lane.need.model is not model)
+            ):
+                return True
+        return False
+
+    def _lift(self, flow: Flow) -> None:
+        """Put the flow at V; what waits in other models' lines keeps its place there."""
+        short = self.v - flow.service
+        flow.service = flow.tenant.standing = self.v
+        self._highest = max(self._highest, self.v)
+        if self._lags:
+            for lane in flow.lanes.values():
+                lane.offset -= short
 
     def _level(self, need: Need) -> int:
         """Return where newcomers stand: V, or beside those who compete for the same slots and lag behind it."""

@@ -78,9 +78,9 @@ class SlotSeconds:
             total *= 2.0
         return total - charged
 
-    def undone(self, lease: Lease, charged: float) -> float:
-        """Return all of it if the slots are free; while they drain, they are held and paid for."""
-        return charged if lease.state is LeaseState.FREED else 0.0
+    def undone(self, lease: Lease, charged: float, *, full: bool) -> float:
+        """Return all of it where the backend had no room. A failed try has held its slots, and those are paid for."""
+        return charged if full and lease.state is LeaseState.FREED else 0.0
 
     def idle(self, slot_seconds: float, service_s: float) -> float:
         """Return the slot-seconds themselves."""
@@ -130,9 +130,9 @@ class Tokens:
             total *= 2.0
         return total - charged
 
-    def undone(self, lease: Lease, charged: float) -> float:
-        """Return all of it if the slots are free; one that still drains pays for what it has generated."""
-        return charged if lease.state is LeaseState.FREED else 0.0
+    def undone(self, lease: Lease, charged: float, *, full: bool) -> float:
+        """Return all of it where the backend had no room. A failed try pays for what it has generated."""
+        return charged if full and lease.state is LeaseState.FREED else 0.0
 
     def idle(self, slot_seconds: float, service_s: float) -> float:
         """Return what could have been read and generated meanwhile, at the mean of all models."""
