@@ -230,3 +230,28 @@ def test_waiting_for_another_models_backend_saves_nothing_up() -> None:
     for tenant in "bcb":
         made.offer(tenant, "q")
     assert saved_up(made, {"model": "p"}, {"model": "q"}) <= 16
+
+
+def test_a_wide_request_that_could_not_run_anyway_holds_up_nobody_of_its_class() -> None:
+    """Its tenant is at its own limit: the others of the class go on, until that changes."""
+    made = mesh(8, ClassSpec("c", 3), ClassSpec("d"), tenants=(TenantSpec("T", max_running=2),))
+    runs = [made.offer("L", class_name="c") for _ in range(2)]
+    wide = made.offer("T", class_name="c", width=2)
+    own = [made.offer("T", class_name="d") for _ in range(2)]
+    narrow = made.offer("U", class_name="c")
+    assert narrow in made.running
+    for request in [*own, *runs, narrow]:
+        made.finish(request)
+    assert wide in made.running
+
+
+def test_a_wide_request_whose_backend_is_down_holds_up_nobody_of_its_class() -> None:
+    specs = [replace(MODEL, name="p", backends=("x",)), replace(MODEL, name="q", backends=("y",))]
+    made = Mesh([BackendSpec("x", 3), BackendSpec("y", 8)], specs, classes=[ClassSpec("c", 3)])
+    made.offer("L", "q", class_name="c")
+    wide = made.offer("T", "p", class_name="c", width=3)
+    waits = made.offer("U", "q", class_name="c")
+    assert waits in made.waiting
+    made.apply(made.admission.set_up("x", False, made.now))
+    assert waits in made.running
+    assert wide in made.waiting

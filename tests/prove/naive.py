@@ -205,7 +205,13 @@ class World:
         return klass.cap is None or self.held_by_class(klass) + width <= klass.cap
 
     def admits(self, klass: Klass) -> bool:
-        return klass.cap is None or (klass.waits_for is None and self.held_by_class(klass) < klass.cap)
+        if klass.cap is None:
+            return True
+        first = klass.waits_for  # holds the others up as long as it could be served
+        servers = [self.servers[name] for name in self.models[first.model].backends] if first else []
+        could = first is not None and first.state == "waiting" and not first.user.out
+        closed = could and any(s.usable and s.capacity >= (first.width if first else 0) for s in servers)
+        return not closed and self.held_by_class(klass) < klass.cap
 
     # --- who is served --------------------------------------------------------------------------------------
 

@@ -131,8 +131,7 @@ class Admission:
             self._accept(request, tenant, now)
             lease = self._dispatch.grant_at_once(request, model, tenant, backend, now)
             effects.append(Granted(request, lease))
-            if made_way:
-                self._dispatch.run(now, effects)
+            self._dispatch.run(now, effects)  # it may have made way for others, too
             return effects
         verdict = judge(state, request, model, tenant, now, claims=claims)
         if claims:

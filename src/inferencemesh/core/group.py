@@ -30,7 +30,17 @@ class Group:
     @property
     def admits(self) -> bool:
         """Whether any of its waiters may have its turn. While a wide one waits for room, none overtakes it."""
-        return self.max_running is None or (self.waits_for is None and self.held < self.max_running)
+        return self.max_running is None or (self.held < self.max_running and not self._is_closed)
+
+    @property
+    def _is_closed(self) -> bool:
+        """Whether a wide one waits for room that could be served there. One that could not holds up nobody else."""
+        first = self.waits_for
+        lane = first._lane if first is not None else None
+        if first is None or lane is None or lane.flow.tenant.parked:
+            return False
+        backends = lane.need.model.route.backends
+        return any(backend.usable and backend.capacity >= first.width for backend in backends)
 
     def room_for(self, width: int) -> bool:
         """Whether its limit leaves `width` slots."""

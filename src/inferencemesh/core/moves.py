@@ -203,6 +203,7 @@ class Moves:
     def _park(self, tenant: Tenant, head: Request | None) -> None:
         tenant.parked = True
         tenant.parked_for = head
+        self.mark_held_up()
         for queue, flow in tenant.flows.items():
             if flow.waiting:
                 queue.park(flow)
@@ -225,6 +226,14 @@ class Moves:
         if first is not None and (request._order, request._seq) < (first._order, first._seq):
             tenant.parked_for = None
             self._unpark(tenant)
+
+    def mark_held_up(self) -> None:
+        """Somebody may not be able to be served any more for whose room a class waits: let its others be looked at."""
+        for group in self.state.groups.values():
+            if group.waits_for is not None:
+                for pool in self.state.pools:
+                    self.mark(pool)
+                return
 
     def mark(self, pool: Pool) -> None:
         """Something of `pool` may have become grantable."""

@@ -28,6 +28,8 @@ class Upkeep:
         self._state.schedule(backend)
         self._dispatch.recheck(backend, now)
         self._dispatch.mark(self._state.pool_of[backend])
+        if self._state.groups:
+            self._dispatch.mark_held_up()
 
     def presence_changed(self, backend: Backend, now: float) -> None:
         """A backend came, went or changed size: a model left without a closed breaker gets one back."""
