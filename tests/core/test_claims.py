@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from inferencemesh.core.admission import Admission, Effect, Granted, Queued, Refused
-from inferencemesh.core.claims import AHEAD_S, KEPT_S, MOST, Claims
+from inferencemesh.core.claims import AHEAD_S, KEPT_S, MOST, MOST_OF_ONE, Claims
 from inferencemesh.core.model import BackendSpec, Limits, ModelSpec, TenantSpec
 from inferencemesh.core.outcome import Outcome, Phase
 from inferencemesh.core.request import Request
@@ -33,13 +33,16 @@ def test_a_first_try_uses_nobodys_ticket() -> None:
 
 def test_memory_is_bounded() -> None:
     claims = Claims()
+    for _ in range(3 * MOST_OF_ONE):
+        claims.add("flood", 50.0)
+    assert len(claims._later) == MOST_OF_ONE
     for number in range(3 * MOST):
         claims.add(f"t{number}", 50.0)
     assert len(claims._later) == MOST
     claims.use("x", 50.0 - AHEAD_S, None)
     assert claims.due == MOST
     claims.use("x", 60.0, None)
-    assert (claims.due, len(claims._due), len(claims._by_tenant)) == (0, 0, 0)
+    assert (claims.due, len(claims._due), len(claims._by_tenant), len(claims._out)) == (0, 0, 0, 0)
 
 
 class Line:
@@ -121,3 +124,12 @@ def test_a_free_slot_is_never_kept() -> None:
     for _ in range(5):
         line.end(at)
     assert isinstance(line.offer(at, returns=False), Granted)
+
+
+def test_no_place_is_kept_for_those_beyond_a_limit_of_their_own() -> None:
+    line = Line(max_waiting_per_tenant=2)
+    first = line.offer(0.0)
+    assert isinstance(first, Granted)
+    effects = [line.offer(0.0) for _ in range(10)]
+    assert [type(effect) for effect in effects] == [Queued] * 2 + [Refused] * 8
+    assert not line.admission._state.models["m"].claims._later

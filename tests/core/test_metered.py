@@ -207,3 +207,13 @@ def test_old_costs_count_less_and_less() -> None:
         known.add(1.0)
     assert known.cap <= 2.5
     assert known.mean == pytest.approx(1.0, rel=0.05)
+
+
+def test_who_leaves_before_anything_is_told_gets_nothing_back() -> None:
+    world = World(Tokens())
+    lease = world.grant(0.0, size=80)
+    ahead = world.service(0.0)
+    world.admission.drain(lease, 50.0)
+    world.admission.settle(lease.request, Outcome(Phase.BEFORE_CONTENT, "client_gone"), 50.0)
+    world.admission.confirm(lease, "closed", 51.0)
+    assert world.service(51.0) == ahead

@@ -19,6 +19,8 @@ EARLY_S = 0.1
 AHEAD_S = 2.5
 """Seconds before its time from which on a place is kept for a ticket: what is taken now is not free again at once."""
 MOST = 4096
+MOST_OF_ONE = 512
+"""Of one tenant, so that a flood leaves room for the tickets of others."""
 
 
 class Claim:
@@ -35,20 +37,23 @@ class Claim:
 class Claims:
     """The tickets of one model's refused callers."""
 
-    __slots__ = ("_by_tenant", "_due", "_later", "_numbers", "broken", "due", "kept")
+    __slots__ = ("_by_tenant", "_due", "_later", "_numbers", "_out", "broken", "due", "kept")
 
     def __init__(self) -> None:
         self.due = 0  # tickets that are good now, and have not been used
         self.kept = 0  # returns at the time told that were admitted
         self.broken = 0  # ... that were refused again
         self._numbers = 0
+        self._out: dict[str, int] = {}  # tickets by tenant
         self._later: list[tuple[float, int, Claim]] = []  # a heap
         self._due: deque[Claim] = deque()  # by time
         self._by_tenant: dict[str, deque[Claim]] = {}  # those that are due
 
     def add(self, tenant: str, at: float) -> None:
         """A caller of `tenant` was told to come back `at` that time."""
-        if len(self._later) < MOST:
+        out = self._out.get(tenant, 0)
+        if len(self._later) < MOST and out < MOST_OF_ONE:
+            self._out[tenant] = out + 1
             self._numbers += 1
             heappush(self._later, (at - AHEAD_S, self._numbers, Claim(at, tenant)))
 
@@ -91,5 +96,10 @@ class Claims:
     def _drop(self, claim: Claim) -> None:
         claim.lapsed = True
         self.due -= 1
+        out = self._out[claim.tenant] - 1
+        if out:
+            self._out[claim.tenant] = out
+        else:
+            del self._out[claim.tenant]
         if not self._by_tenant[claim.tenant]:
             del self._by_tenant[claim.tenant]

@@ -102,7 +102,7 @@ def judge(
             wait_s = model.wait_s(tenant, ahead, line, at_best=True)
             if is_hopeless(wait_s, ahead, request.deadline_at - now):
                 return Verdict("deadline_unreachable")
-    if victim is None and not claims and model.claims.due and model.spec.keeps_places:
+    if victim is None and not claims and model.claims.due and line is model.line:
         kept = min(model.claims.due, limit // 2)
         mine = line.places.amounts.get(tenant, 0)
         share = line.places.share_per_weight(tenant, limit - kept) * tenant.weight

@@ -111,12 +111,18 @@ class Tokens:
         return max(LEAST_TOKENS, self._input_weight * guessed + self._output_weight * output)
 
     def at_end(self, lease: Lease, charged: float, now: float) -> float:
-        """Return the difference to what was read and generated."""
+        """Return the difference to what was read and generated.
+
+        Nothing is given back for one that we had to end and whose tokens nobody has told.
+        """
         model = lease.request.model
         read = self._read(lease)
+        cost = max(LEAST_TOKENS, self._cost(lease, read))
+        if lease.draining_since is not None and lease.input_tokens is None:
+            return max(0.0, cost - charged)
         _costs(self._inputs, model).add(read)
         _costs(self._outputs, model).add(lease.output_tokens)
-        return max(LEAST_TOKENS, self._cost(lease, read)) - charged
+        return cost - charged
 
     def due_at(self, lease: Lease, charged: float, now: float) -> float:
         """Return when to look next: what is generated is not watched token by token."""

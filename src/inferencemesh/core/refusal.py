@@ -29,6 +29,10 @@ _WOULD_HAVE_WAITED = frozenset(
 )
 
 
+_KEEPS_A_PLACE = frozenset({"queue_full", "displaced", "queue_timeout", "deadline_unreachable"})
+"""Refusals for which a place is kept: not those by a limit of the caller's own, which a place would not help."""
+
+
 def refuse(code: str, request: Request, model: Served, tenant: Tenant, now: float) -> Refusal:
     """Return the refusal of a newcomer, or of a waiter that is settled by now; draws its ticket for coming back."""
     line = request._line or model.line_of(request)
@@ -49,6 +53,6 @@ def refuse(code: str, request: Request, model: Served, tenant: Tenant, now: floa
     if quiet_s > 0 and spread is None:
         # Every backend has asked to be left alone until then: no caller is told to come back earlier.
         retry_after_s = min(60.0, max(retry_after_s, quiet_s + model.tickets.spread(0.0, 1.0)))
-    if spread is None and model.spec.keeps_places:
+    if code in _KEEPS_A_PLACE and line is model.line and model.spec.keeps_places:
         model.claims.add(tenant.name, now + retry_after_s)
     return Refusal(code, message, retry_after_s, place, estimate_s)
