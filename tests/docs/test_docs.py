@@ -167,6 +167,8 @@ NOT_RUN = {
     "make mutants": "continuous integration runs it, in make prove-ci",
     "make fuzz": "tests/fuzz has tests of its own",
     "make prove": "takes half an hour",
+    "make compile": "takes minutes and a C compiler",
+    "PYTHONPATH=build/compiled inferencemesh serve -c mesh.yaml": "needs what make compile makes; else as without",
     "python -m tests.prove.report": "takes half an hour",
     "python3 -m venv /opt/inferencemesh": "installs on the machine",
     "/opt/inferencemesh/bin/pip install .": "installs on the machine",
