@@ -348,3 +348,15 @@ def test_D5_a_light_tenant_waits_for_the_next_release_and_not_for_the_line(unit:
     assert len(waits) == 400
     assert waits[int(0.95 * len(waits))] <= 1.5, waits
     assert light_beside_a_flood(Arrival())[200] > 40  # in order of arrival it waits for the whole line
+
+
+@pytest.mark.parametrize("at", [1.0, 3.0, 10.0])
+def test_D5_holds_while_nothing_is_known_of_costs(at: float) -> None:
+    """Right after a start: what is believed then must not put a newcomer behind the refunds of the first."""
+    flood = Actor("flood", 1.0, lambda r: r.uniform(0.2, 0.6), backlog=50)
+    system = System(8, [flood, Actor("light", 1.0, SHORT, there=())], SlotSeconds(), 1)
+    system.run(10**9, until=at)
+    system.offer("light")
+    system.run(10**9, until=at + 15.0)
+    (waited,) = [grant.releases_waited for grant in system.dispatched if grant.tenant == "light"]
+    assert waited <= 2
