@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LEAST_S = 0.25
 """Minimum charge in slot-seconds, per slot of width."""
 PRIOR_S = LEAST_S
-"""What a request is believed to last before any has ended: little. Who then lasts longer pays instalments; were it much,
+"""What a request is believed to last before any has ended: little. Who lasts longer pays instalments; were it much,
 virtual time would begin so far ahead that refunds put the first before all who come later (D4, D5)."""
 
 LEAST_TOKENS = 16.0
