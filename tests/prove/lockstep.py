@@ -15,23 +15,36 @@ class DisagreementError(AssertionError):
     """The core and the oracle decided differently."""
 
 
+class OpenChoiceError(Exception):
+    """What was decided is open, and the two are different from here on: the history ends."""
+
+
 class Lockstep(Watch):
-    """Both of them, and the witness. `do` makes a step, compares, and checks every invariant."""
+    """Both of them, and the witness. `do` makes a step, compares, and checks every invariant.
+
+    After an open choice (`ended`) it does nothing any more.
+    """
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         self.oracle = Oracle(setting)
+        self.ended = False
 
     def do(self, step: Step) -> list[Decision]:
+        if self.ended:
+            return []
         mine = super().do(step)
-        agree(self.core, self.oracle, mine, self.oracle.do(step, mine), self.history)
+        try:
+            agree(self.core, self.oracle, mine, self.oracle.do(step, mine), self.history)
+        except OpenChoiceError:
+            self.ended = True
         check_all(self)
         return mine
 
     def wind_up(self) -> None:
         """Everybody leaves, one by one, both still agreeing; then nothing is left of anybody (A5)."""
         core = self.core
-        while core.waiting() or core.running():
+        while not self.ended and (core.waiting() or core.running()):
             for name in core.waiting():
                 if core.requests[name].state is RequestState.WAITING:
                     self.do(("cancel", name))
@@ -40,6 +53,8 @@ class Lockstep(Watch):
                 self.do(("settle", name, False))
         for lease in core.open_leases(LeaseState.DRAINING):
             self.do(("confirm", *lease))
+        if self.ended:
+            return
         assert not core.waiting(), self.history
         assert not core.open_leases(LeaseState.RUNNING, LeaseState.DRAINING), self.history
         assert all(view.reserved_for is None for view in self.seen.backends), self.history
@@ -78,8 +93,20 @@ def agree(
             behind = queue.flows[place.tenant].service - queue.v
             pool = oracle.pool[wish.model]
             due_behind = wish.user.service[pool] - oracle.virtual[pool]
+            if behind != due_behind and _noticed_late(oracle, mine, history[-1]):
+                raise OpenChoiceError
             if behind != due_behind:
                 raise DisagreementError(f"{name}: F-V core {behind}, oracle {due_behind}, {told}")
+
+
+def _noticed_late(oracle: Oracle, mine: list[Decision], step: Step) -> bool:
+    """Whether a waiter beyond its deadline was met, and somebody with a reserve came before it.
+
+    Whose turn it would have been decides how far V follows; whether that is one who is late, and not yet known to be,
+    is open. It takes an `expire` that comes too late.
+    """
+    met = step[0] != "expire" and any(said[0] == "expired" for said in mine)
+    return met and any(user.reserved for user in oracle.users.values())
 
 
 def _by_pool(oracle: Oracle, decisions: list[Decision]) -> tuple[dict[int, list[Decision]], set[Decision]]:
