@@ -59,8 +59,8 @@ CORE = (
     Mutation(
         "whoever begins to wait is not lifted to V",
         "core/fairqueue.py",
-        "        v = self.v\n        if flow.service < v and not flow.waiting:",
-        "        v = self.v\n        if False:",
+        "if flow.service < v and not (flow.waiting and self._competes(flow, need.group, need.model)):",
+        "if False:",
         ORACLE,
     ),
     Mutation(
