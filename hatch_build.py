@@ -39,10 +39,8 @@ COMPILED = (
 # mypyc cannot, or it would gain nothing.
 INTERPRETED = frozenset(
     (
-        "core/check.py",  # asks for the identity of tuples, which compiled code does not keep
+        "core/check.py",  # for tests
         "core/errors.py",  # an exception that is a dataclass with slots
-        "core/fairqueue.py",  # the identity of tuples
-        "core/flow.py",  # the identity of tuples
         "core/phase.py",  # descends from RuntimeError
         "runtime/build.py",  # runs once
         "runtime/drain.py",  # seldom runs

@@ -138,16 +138,18 @@ def _check_pool(state: State, pool: Pool) -> list[Request]:
             _must(lane.live == live, f"{tenant.name}: depth of a lane")
             _must(len(lane.heap) <= 2 * lane.live + 17, f"{tenant.name}: tombstones")
             _must(
-                (lane.entry is not None) == (bool(live) and not tenant.parked), f"{tenant.name}: eligibility"
+                bool(lane.stamp) == (bool(live) and not tenant.parked), f"{tenant.name}: eligibility"
             )
-            if lane.entry is not None:
-                _must(any(entry is lane.entry for entry in lane.need.heap), f"{tenant.name}: lost its entry")
+            if lane.stamp:
+                valid = [entry for entry in lane.need.heap if entry[3] is lane and entry[2] == lane.stamp]
+                _must(len(valid) == 1, f"{tenant.name}: lost its entry")
+                _must(valid[0][:2] == (lane.key, lane.number), f"{tenant.name}: its entry says something else")
                 key, number = flow.service + lane.offset, lane.head()._seq
-                _must((lane.entry[0], lane.entry[1]) <= (key, number), f"{tenant.name}: entry behind its key")
+                _must((lane.key, lane.number) <= (key, number), f"{tenant.name}: entry behind its key")
     for need in queue._active:
         lanes = [flow.lanes[need] for flow in queue.flows.values() if need in flow.lanes]
         _must(need.lanes == sum(1 for lane in lanes if lane.live) > 0, "a need's lanes")
-        _must(need.eligible == sum(1 for lane in lanes if lane.entry is not None), "a need's eligible lanes")
+        _must(need.eligible == sum(1 for lane in lanes if lane.stamp), "a need's eligible lanes")
         _must(len(need.heap) <= 3 * need.eligible + 65, "tombstones in a need")
     for request, item in pool.collecting.items():
         _must(item.backend.reserved_for is request is item.request, f"{request!r} collects nowhere")

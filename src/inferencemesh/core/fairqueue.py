@@ -129,7 +129,7 @@ class FairQueue:
         self.waiting += 1
         if tenant.reserved:
             self._reserving[flow] = None
-        if not tenant.parked and (lane.entry is None or request._exempt):
+        if not tenant.parked and (not lane.stamp or request._exempt):
             self._touch(lane)
 
     def remove(self, request: Request) -> None:
@@ -153,8 +153,8 @@ class FairQueue:
         if not lane.live:
             need = lane.need
             lane.heap.clear()
-            if lane.entry is not None:
-                lane.entry = None
+            if lane.stamp:
+                lane.stamp = 0
                 need.eligible -= 1
             need.lanes -= 1
             if not need.lanes:
@@ -168,7 +168,7 @@ class FairQueue:
             if len(lane.heap) > 2 * lane.live + 16:
                 lane.heap[:] = [kept for kept in lane.heap if kept[2]._lane is lane]
                 heapify(lane.heap)
-            if was_head and lane.entry is not None:
+            if was_head and lane.stamp:
                 self._touch(lane)
 
     def start(self, flow: Flow, model: Served, request: Request) -> int:
@@ -216,7 +216,7 @@ class FairQueue:
             if first is not None:
                 self._least = best[0]
                 return first
-        lane = best[2]
+        lane = best[3]
         if len(lane.flow.lanes) > 1 and not self._is_first(lane, best[0]):
             return self._next_after(best)
         return lane
@@ -234,7 +234,7 @@ class FairQueue:
                 continue
             mine: tuple[int, float, int, Lane] | None = None
             for lane in flow.lanes.values():
-                if lane.entry is not None and lane.need.backend is not None:
+                if lane.stamp and lane.need.backend is not None:
                     head = lane.head()
                     mine_is = (flow.service + lane.offset, head._order, head._seq, lane)
                     if mine is None or mine_is < mine:
@@ -257,7 +257,7 @@ class FairQueue:
         passed: list[Entry] = []
         lane: Lane | None = None
         while best is not None:
-            lane = best[2]
+            lane = best[3]
             if self._is_first(lane, best[0]):
                 break
             heappop(lane.need.heap)
@@ -269,7 +269,7 @@ class FairQueue:
                     if entry is not None and (best is None or entry < best):
                         best = entry
         for entry in passed:
-            heappush(entry[2].need.heap, entry)
+            heappush(entry[3].need.heap, entry)
         return lane
 
     def _is_first(self, lane: Lane, key: int) -> bool:
@@ -277,7 +277,7 @@ class FairQueue:
         head = lane.head()
         flow = lane.flow
         for other in flow.lanes.values():
-            if other.entry is None or other.need.backend is None or flow.service + other.offset != key:
+            if not other.stamp or other.need.backend is None or flow.service + other.offset != key:
                 continue
             first = other.head()
             if (first._order, first._seq) < (head._order, head._seq):
@@ -313,7 +313,7 @@ class FairQueue:
             self._highest = flow.service
         if delta < 0 and flow.waiting:
             for lane in flow.lanes.values():
-                if lane.entry is not None:
+                if lane.stamp:
                     self._touch(lane)
 
     def hold(self, flow: Flow) -> None:
@@ -333,8 +333,8 @@ class FairQueue:
     def park(self, flow: Flow) -> None:
         """The tenant is at its own limit: it stands in nobody's way (contract D1)."""
         for lane in flow.lanes.values():
-            if lane.entry is not None:
-                lane.entry = None
+            if lane.stamp:
+                lane.stamp = 0
                 lane.need.eligible -= 1
 
     def unpark(self, flow: Flow) -> None:
@@ -407,13 +407,11 @@ class FairQueue:
         """Enter the lane, or move its entry forward; a key that rose is left to `Need.top`."""
         key = lane.flow.service + lane.offset
         number = lane.head()._seq
-        entry = lane.entry
-        if entry is None:
+        if not lane.stamp:
             lane.need.eligible += 1
-        elif (key, number) >= (entry[0], entry[1]):
+        elif (key, number) >= (lane.key, lane.number):
             return
-        lane.entry = entry = (key, number, lane)
-        lane.need.push(entry)
+        lane.need.push(lane, key, number)
 
     # --- forgetting -----------------------------------------------------------------------------------------
 

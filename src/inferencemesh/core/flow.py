@@ -18,7 +18,18 @@ if TYPE_CHECKING:
 class Need:
     """What some waiters of a pool need: `width` slots on one backend of `model`, better none of `avoid`."""
 
-    __slots__ = ("avoid", "backend", "eligible", "fits", "group", "heap", "lanes", "model", "width")
+    __slots__ = (
+        "avoid",
+        "backend",
+        "eligible",
+        "fits",
+        "group",
+        "heap",
+        "lanes",
+        "model",
+        "pushed",
+        "width",
+    )
 
     def __init__(self, model: Served, width: int, avoid: frozenset[str], group: Group | None) -> None:
         self.model = model
@@ -28,6 +39,7 @@ class Need:
         self.lanes = 0  # tenants that wait with it, parked ones included
         self.eligible = 0  # those that stand in the heap
         self.heap: list[Entry] = []
+        self.pushed = 0  # entries so far
         self.backend: Backend | None = None  # what the present decision found for it
         self.fits = False
 
@@ -36,31 +48,36 @@ class Need:
         heap = self.heap
         while heap:
             entry = heap[0]
-            lane = entry[2]
-            if lane.entry is not entry:
+            lane = entry[3]
+            if lane.stamp != entry[2]:
                 heappop(heap)
                 continue
             key = lane.flow.service + lane.offset
             number = lane.head()._seq
             if key == entry[0] and number == entry[1]:
                 return entry
-            lane.entry = entry = (key, number, lane)
-            heapreplace(heap, entry)
+            lane.key = key
+            lane.number = number
+            heapreplace(heap, (key, number, entry[2], lane))
         return None
 
-    def push(self, entry: Entry) -> None:
-        """Enter a lane's new key."""
+    def push(self, lane: Lane, key: int, number: int) -> None:
+        """Enter a lane under a new key; what it had before is stale."""
         heap = self.heap
+        self.pushed = stamp = self.pushed + 1
+        lane.key = key
+        lane.number = number
+        lane.stamp = stamp
         if len(heap) > 2 * self.eligible + 32:
-            heap[:] = [kept for kept in heap if kept[2].entry is kept]
+            heap[:] = [kept for kept in heap if kept[3].stamp == kept[2]]
             heapify(heap)
-        heappush(heap, entry)
+        heappush(heap, (key, number, stamp, lane))
 
 
 class Lane:
     """One tenant's waiters of one need, in its own order."""
 
-    __slots__ = ("entry", "flow", "heap", "live", "need", "offset")
+    __slots__ = ("flow", "heap", "key", "live", "need", "number", "offset", "stamp")
 
     def __init__(self, flow: Flow, need: Need) -> None:
         self.flow = flow
@@ -68,10 +85,9 @@ class Lane:
         self.heap: list[tuple[float, int, Request]] = []
         self.live = 0
         self.offset = 0  # added to the flow's virtual service: 0 but where a model lags behind V
-        self.entry: Entry | None = None  # its valid entry in the need's heap; None while parked or empty
-
-    def __lt__(self, other: Lane) -> bool:
-        return False  # entries that tie are the same lane's, one of them stale
+        self.stamp = 0  # of its valid entry in the need's heap; 0 while parked or empty
+        self.key = 0  # what that entry says
+        self.number = 0
 
     def head(self) -> Request:
         """Return the first waiter; there must be one."""
@@ -81,7 +97,8 @@ class Lane:
         return heap[0][2]
 
 
-Entry = tuple[int, int, Lane]
+# Virtual service, arrival number of the first waiter, stamp: no two entries have the same.
+Entry = tuple[int, int, int, Lane]
 
 
 class Flow:
