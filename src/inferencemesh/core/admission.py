@@ -301,9 +301,7 @@ class Admission:
         state.books.running -= 1
         request._order = request.arrived_at + request.class_offset_s - _REQUEUED
         request._exempt = True
-        tenant = state.tenants.setdefault(
-            request.tenant, lease._flow.tenant
-        )  # idle since, it may be forgotten
+        tenant = state.remember(lease._flow.tenant)  # idle since, it may be forgotten
         dispatch.enter(request, model, tenant, now)
         self._upkeep.changed(backend, now)
         if full and request._expires_at > now:
@@ -421,7 +419,8 @@ class Admission:
         state.books.accepted += 1
         state.numbers += 1
         request._seq = state.numbers
-        state.tenants.setdefault(tenant.name, tenant)
+        if not tenant.known:
+            state.remember(tenant)
         self._retries.asked(now)
 
     def _refuse(

@@ -114,7 +114,10 @@ def _check_line(line: Line, waiting: list[Request]) -> None:
     for place in line.tenants.values():
         mine = [request for request in waiting if request._place is place]
         _must(len(mine) == place.count, f"{name}: {place.tenant.name} counts another's places")
-        _must(sum(place.offsets.values()) == place.count, f"{name}: classes of {place.tenant.name}")
+        _must(
+            place.offsets is None or sum(place.offsets.values()) == place.count,
+            f"{name}: classes of {place.tenant.name}",
+        )
         free = [request for request in mine if not request._exempt]
         newest = max(free, key=lambda request: request._seq, default=None)
         _must(place.newest() is newest and len(free) == place.displaceable, f"{name}: the newest waiter")
@@ -137,13 +140,13 @@ def _check_pool(state: State, pool: Pool) -> list[Request]:
             live = sum(1 for entry in lane.heap if entry[2]._lane is lane)
             _must(lane.live == live, f"{tenant.name}: depth of a lane")
             _must(len(lane.heap) <= 2 * lane.live + 17, f"{tenant.name}: tombstones")
-            _must(
-                bool(lane.stamp) == (bool(live) and not tenant.parked), f"{tenant.name}: eligibility"
-            )
+            _must(bool(lane.stamp) == (bool(live) and not tenant.parked), f"{tenant.name}: eligibility")
             if lane.stamp:
                 valid = [entry for entry in lane.need.heap if entry[3] is lane and entry[2] == lane.stamp]
                 _must(len(valid) == 1, f"{tenant.name}: lost its entry")
-                _must(valid[0][:2] == (lane.key, lane.number), f"{tenant.name}: its entry says something else")
+                _must(
+                    valid[0][:2] == (lane.key, lane.number), f"{tenant.name}: its entry says something else"
+                )
                 key, number = flow.service + lane.offset, lane.head()._seq
                 _must((lane.key, lane.number) <= (key, number), f"{tenant.name}: entry behind its key")
     for need in queue._active:

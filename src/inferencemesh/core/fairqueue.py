@@ -89,9 +89,12 @@ class FairQueue:
 
     def flow(self, tenant: Tenant) -> Flow:
         """Return the tenant's flow, a new one at V if it has none."""
-        flow = self.flows.get(tenant)
-        if flow is None:
-            flow = self.flows[tenant] = tenant.flows[self] = Flow(self, tenant, self.v)
+        flow = tenant.latest
+        if flow is None or flow.queue is not self:
+            flow = self.flows.get(tenant)
+            if flow is None:
+                flow = self.flows[tenant] = tenant.flows[self] = Flow(self, tenant, self.v)
+            tenant.latest = flow
         return flow
 
     def need(self, model: Served, request: Request) -> Need:
@@ -114,9 +117,12 @@ class FairQueue:
         """Put `request` into the fair line."""
         flow = self.flow(tenant)
         need = self.need(model, request)
-        lane = flow.lanes.get(need)
-        if lane is None:
-            lane = flow.lanes[need] = Lane(flow, need)
+        lane = flow.latest
+        if lane is None or lane.need is not need:
+            lane = flow.lanes.get(need)
+            if lane is None:
+                lane = flow.lanes[need] = Lane(flow, need)
+            flow.latest = lane
         if not lane.live:
             if not need.lanes:
                 self._active[need] = None
@@ -137,7 +143,7 @@ class FairQueue:
         lane = request._lane
         assert lane is not None  # noqa: S101 - the caller knows that it is in the line
         flow = lane.flow
-        was_head = lane.head() is request
+        was_head = lane.heap[0][2] is request or lane.head() is request
         if was_head:
             heappop(lane.heap)
         elif request._exempt:
@@ -164,6 +170,8 @@ class FairQueue:
                     del self._needs[need.model.name, need.width, need.avoid, need.group]
             if need.avoid or len(flow.lanes) > 8:
                 del flow.lanes[need]
+                if flow.latest is lane:
+                    flow.latest = None
         else:
             if len(lane.heap) > 2 * lane.live + 16:
                 lane.heap[:] = [kept for kept in lane.heap if kept[2]._lane is lane]
@@ -406,7 +414,8 @@ class FairQueue:
     def _touch(self, lane: Lane) -> None:
         """Enter the lane, or move its entry forward; a key that rose is left to `Need.top`."""
         key = lane.flow.service + lane.offset
-        number = lane.head()._seq
+        first = lane.heap[0][2]
+        number = first._seq if first._lane is lane else lane.head()._seq
         if not lane.stamp:
             lane.need.eligible += 1
         elif (key, number) >= (lane.key, lane.number):
@@ -442,6 +451,8 @@ class FairQueue:
         if self.flows.get(flow.tenant) is flow:
             del self.flows[flow.tenant]
             del flow.tenant.flows[self]
+            if flow.tenant.latest is flow:
+                flow.tenant.latest = None
             if self._dropped is not None:
                 self._dropped(flow.tenant)
 

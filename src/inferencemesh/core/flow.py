@@ -53,7 +53,8 @@ class Need:
                 heappop(heap)
                 continue
             key = lane.flow.service + lane.offset
-            number = lane.head()._seq
+            first = lane.heap[0][2]
+            number = first._seq if first._lane is lane else lane.head()._seq
             if key == entry[0] and number == entry[1]:
                 return entry
             lane.key = key
@@ -104,13 +105,14 @@ Entry = tuple[int, int, int, Lane]
 class Flow:
     """One tenant in one pool."""
 
-    __slots__ = ("held", "lanes", "queue", "resting", "service", "tenant", "waiting")
+    __slots__ = ("held", "lanes", "latest", "queue", "resting", "service", "tenant", "waiting")
 
     def __init__(self, queue: FairQueue, tenant: Tenant, service: int) -> None:
         self.queue = queue
         self.tenant = tenant
         self.service = service  # virtual: charges / weight, in billionths
         self.lanes: dict[Need, Lane] = {}
+        self.latest: Lane | None = None  # the one of its lanes that was entered last
         self.waiting = 0  # in the fair line: collecting waiters have been pulled out of it
         self.held = 0  # leases and collecting waiters
         self.resting = False  # has an entry among the idle

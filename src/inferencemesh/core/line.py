@@ -19,20 +19,21 @@ from inferencemesh.core.tenant import Tenant
 class TenantLine:
     """One tenant's waiters in one line."""
 
-    __slots__ = ("_newest", "count", "displaceable", "line", "offsets", "tenant")
+    __slots__ = ("_newest", "count", "displaceable", "line", "offset", "offsets", "tenant")
 
     def __init__(self, line: Line, tenant: Tenant) -> None:
         self.line = line
         self.tenant = tenant
         self.count = 0
         self.displaceable = 0  # those that no backend has sent back
-        self.offsets: dict[float, int] = {}  # waiters by class offset
+        self.offset = 0.0  # the class offset of all its waiters,
+        self.offsets: dict[float, int] | None = None  # or how many have which
         self._newest: list[Request] = []  # by arrival; those who left are dropped from the end, or compacted
 
     def ahead(self, offset_s: float) -> int:
         """Return how many of the tenant's waiters a newcomer of this class cannot overtake."""
-        if len(self.offsets) == 1 and offset_s in self.offsets:
-            return self.count
+        if self.offsets is None:
+            return self.count if self.offset <= offset_s else 0
         return sum(count for offset, count in self.offsets.items() if offset <= offset_s)
 
     def newest(self) -> Request | None:
@@ -44,15 +45,9 @@ class TenantLine:
             stack.pop()
         return None
 
-    def push(self, request: Request) -> None:
-        """Remember the newest arrival."""
-        self._newest.append(request)
-
     def compact(self) -> None:
-        """Drop those who left, once they outnumber those who wait."""
-        stack = self._newest
-        if len(stack) > 2 * self.displaceable + 16:
-            stack[:] = [kept for kept in stack if self._holds(kept)]
+        """Drop those who left."""
+        self._newest[:] = [kept for kept in self._newest if self._holds(kept)]
 
     def _holds(self, request: Request) -> bool:
         return request._place is self and not request._exempt
@@ -83,12 +78,17 @@ class Line:
             place = self.tenants[tenant] = tenant.lines[self] = TenantLine(self, tenant)
         request._place = place
         self.count += 1
-        place.count += 1
         offset = request.class_offset_s
-        place.offsets[offset] = place.offsets.get(offset, 0) + 1
+        if not place.count:
+            place.offset = offset
+        elif place.offsets is None and offset != place.offset:
+            place.offsets = {place.offset: place.count}
+        if place.offsets is not None:
+            place.offsets[offset] = place.offsets.get(offset, 0) + 1
+        place.count += 1
         if not request._exempt:
             place.displaceable += 1
-            place.push(request)
+            place._newest.append(request)
             self.places.add(tenant, 1)
 
     def leave(self, request: Request) -> None:
@@ -99,15 +99,16 @@ class Line:
         tenant = place.tenant
         self.count -= 1
         place.count -= 1
-        offset = request.class_offset_s
-        left = place.offsets[offset] - 1
-        if left:
-            place.offsets[offset] = left
-        else:
-            del place.offsets[offset]
+        offsets = place.offsets
+        if offsets is not None:
+            offset = request.class_offset_s
+            offsets[offset] -= 1
+            if not offsets[offset]:
+                del offsets[offset]
         if not request._exempt:
             place.displaceable -= 1
-            place.compact()
+            if len(place._newest) > 2 * place.displaceable + 16:
+                place.compact()
             self.places.remove(tenant, 1)
         if not place.count:
             del self.tenants[tenant]

@@ -139,10 +139,17 @@ class State:
         tenant = self.tenants.get(name)
         return Tenant(TenantSpec(name), configured=False) if tenant is None else tenant
 
+    def remember(self, tenant: Tenant) -> Tenant:
+        """Return the tenant that is remembered under this one's name: this one, unless there is another by now."""
+        kept = self.tenants.setdefault(tenant.name, tenant)
+        kept.known = True
+        return kept
+
     def forget(self, tenant: Tenant) -> None:
         """Drop a tenant that nobody configured and nothing is left of."""
-        if not tenant.configured and tenant.idle:
-            self.tenants.pop(tenant.name, None)
+        if not tenant.configured and tenant.idle and self.tenants.get(tenant.name) is tenant:
+            del self.tenants[tenant.name]
+            tenant.known = False
 
     def schedule(self, backend: Backend) -> None:
         """Note when time alone next changes `backend`."""

@@ -25,6 +25,8 @@ class Tenant:
         "configured",
         "draining",
         "flows",
+        "known",
+        "latest",
         "lines",
         "max_running",
         "max_waiting",
@@ -47,6 +49,7 @@ class Tenant:
         self.max_waiting = spec.max_waiting
         self.reserved = spec.reserved
         self.configured = configured
+        self.known = configured  # whether admission remembers it under its name
         self.running = 0  # slots
         self.draining = 0  # slots
         self.collecting = 0  # slots that its collecting waiters will take
@@ -56,6 +59,7 @@ class Tenant:
         self.parked = spec.max_running == 0  # outside every fair line until a slot of its own is free (D1)
         self.parked_for: Request | None = None  # its head, if that is too wide for what its limit leaves
         self.flows: dict[FairQueue, Flow] = {}
+        self.latest: Flow | None = None  # the one of its flows that was asked for last
         self.lines: dict[Line, TenantLine] = {}  # only where it has waiters
 
     def __repr__(self) -> str:

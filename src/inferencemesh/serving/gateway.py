@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import random
 import time
@@ -21,6 +20,7 @@ from inferencemesh.runtime.build import health_of, server_limits, upstream_of
 from inferencemesh.runtime.drain import Drain, Drains
 from inferencemesh.runtime.engines.registry import engine_named
 from inferencemesh.runtime.exchange import Exchange
+from inferencemesh.runtime.garbage import collect_seldom
 from inferencemesh.runtime.gate import Gate
 from inferencemesh.runtime.http1.limits import ByteBudget
 from inferencemesh.runtime.http1.server import HttpServer
@@ -135,11 +135,7 @@ class Gateway:
         await self.http.start(mesh.server.host, mesh.server.port)
         self.probes.start(self.upstreams, {backend.name: health_of(backend) for backend in mesh.backends})
         self._sweep()
-        gc.collect()
-        # A request leaves no circle of any size behind, so collections may be rare; and what start-up made is never
-        # garbage, so that they need not look at it.
-        gc.set_threshold(20_000, 20, 50)
-        gc.freeze()
+        collect_seldom()
 
     @property
     def port(self) -> int:
