@@ -21,6 +21,9 @@ class InvariantError(Exception):
     """The books do not add up, or a caller broke the protocol of a lease. Always a bug of ours."""
 
 
+NO_BACKENDS: frozenset[str] = frozenset()
+
+
 class RequestState(IntEnum):
     """Where a request stands. NEW → (WAITING ⇄ RUNNING) → SETTLED, or NEW → REFUSED."""
 
@@ -111,9 +114,7 @@ class Request:
             0.0  # time in the line, without the time a slot was held; complete once it left the line
         )
         self.attempts = 0  # grants so far; one that a full backend sent back is not counted (contract B6)
-        self.avoid: frozenset[str] = (
-            frozenset()
-        )  # backends that failed it, tried again only for want of another
+        self.avoid = NO_BACKENDS  # those that failed it, tried again only for want of another
         self.fulls = 0  # how often a backend sent it back as full
         # Admission's own:
         self._alarm_at: float | None = None  # when it stops resting, or gives up collecting

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from inferencemesh.core.breaker import BreakerState
+from inferencemesh.core.request import NO_BACKENDS
 from inferencemesh.core.slots import Backend
-
-NONE: frozenset[str] = frozenset()
 
 
 class Route:
@@ -24,7 +23,7 @@ class Route:
         self.round_robin = routing == "round_robin"
         self._next = 0  # where a tie, or the turn, starts
 
-    def pick(self, width: int, avoid: frozenset[str] = NONE) -> Backend | None:
+    def pick(self, width: int, avoid: frozenset[str] = NO_BACKENDS) -> Backend | None:
         """Return the backend that can take `width` slots now, None if there is none.
 
         Backends in `avoid` are passed over unless nothing else of the model is usable. Reserved backends
@@ -60,7 +59,7 @@ class Route:
         if len(self.backends) > 1:
             self._next = self.backends.index(backend) + 1
 
-    def collectable(self, width: int, avoid: frozenset[str] = NONE) -> Backend | None:
+    def collectable(self, width: int, avoid: frozenset[str] = NO_BACKENDS) -> Backend | None:
         """Return the backend on which a request of `width` should collect slots: with a free one now, most free.
 
         Only where the breaker is closed, and where `width` fits once others have finished.
@@ -85,7 +84,7 @@ class Route:
         for backend in self.backends:
             if backend.usable and backend.name not in avoid:
                 return avoid
-        return NONE
+        return NO_BACKENDS
 
     @property
     def widest(self) -> int:

@@ -472,6 +472,7 @@ class Exchange(CallerSide):
     def _unlink(self) -> None:
         """What has ended refers to nothing in a circle: its memory comes back at once, not by a collection."""
         self.task = None
+        self.request.lease = None
         if self.attempt is not None:
             self.attempt.unlink()
 
