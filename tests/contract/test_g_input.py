@@ -279,7 +279,7 @@ def test_one_log_line_per_request(sim):
     """Bad input leaves one line, and neither prompt, answer nor key is ever in the log (F3)."""
     with gateway(mesh(sim.url)) as gate:
         drive(ask(gate.port, b'{"secret-prompt', "authorization: Bearer secret-key"))
-        answer = drive(ask(gate.port, chat("tokens=5"), "x-request-id: abc"))
+        answer = drive(ask(gate.port, chat("tokens=5 first=5ms"), "x-request-id: abc"))
         drive(until(gate.requests_logged))
         lines = [line for line in gate.lines if line["event"] in ("request", "refused")]
         assert [line["event"] for line in lines] == ["refused", "request"]
