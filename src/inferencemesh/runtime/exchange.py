@@ -162,6 +162,7 @@ class Exchange(CallerSide):
             if self._forced is not None and self._forced[0] is error:
                 self._cause = self._forced[1]
             self._answer(error)
+            error.__traceback__ = None  # of frames that know the exchange, by whose attempt the error is kept
         except Exception as bug:
             self._cause = "internal"
             self._services.bug("an exchange failed", bug)
