@@ -7,12 +7,13 @@ a witness checks every invariant, and that the decisions are the same again.
 Two states are the same if nothing that is decided later can tell them apart: times count from now, service from V.
 What is left out of the key is what the oracle does not have (heaps, tombstones, measured speeds).
 
-    python -m tests.prove.explore            the large scopes, in two processes
-    python -m tests.prove.explore NAME ...   some of them
+    python -m tests.prove.explore            all of them, in two processes
+    python -m tests.prove.explore NAME ...   some of them; --help lists them
 """
 
 from __future__ import annotations
 
+import argparse
 import copyreg
 import gc
 import io
@@ -357,19 +358,37 @@ LARGE = (
 )
 
 
-def main(names: list[str]) -> None:
-    """Explore, print, and fail if a scope was not explored whole."""
-    scopes = [scope for scope in SMALL + LARGE if scope.name in names] or list(LARGE)
+def main(arguments: list[str]) -> int:
+    """Explore, print, and fail if a world was not explored whole."""
+    worlds = {scope.name: scope for scope in SMALL + LARGE}
+    small = ", ".join(f"'{scope.name}'" for scope in SMALL)
+    large = ", ".join(f"'{scope.name}'" for scope in LARGE)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.prove.explore",
+        description="Explore small worlds of admission whole: every step from every state, with every invariant.",
+        epilog=f"Worlds that take seconds: {small}. Worlds that take minutes: {large}. All: some 25 minutes.",
+    )
+    parser.add_argument("worlds", nargs="*", metavar="WORLD", help="which of them; all without any")
+    names = parser.parse_args(arguments).worlds or list(worlds)
+    if unknown := [name for name in names if name not in worlds]:
+        parser.error(f"there is no world {', '.join(unknown)}: choose from {small}, {large}")
+    print(f"exploring {len(names)} worlds; each is told when it is done", flush=True)
+    states = steps = 0
+    whole = True
     with ProcessPoolExecutor(2, initializer=gc.set_threshold, initargs=(200_000, 20, 100)) as processes:
-        for found in processes.map(explore, scopes):
-            whole = "whole" if found.whole else "NOT whole"
+        for found in processes.map(explore, [worlds[name] for name in names]):
+            states += found.states
+            steps += found.steps
+            whole = whole and found.whole
             print(
                 f"{found.scope:20} {found.states:>9,} states {found.steps:>10,} steps, at most {found.deepest} deep, "
-                f"{found.seconds:6.1f} s, {whole}; {dict(sorted(found.decided.items()))}",
+                f"{found.seconds:6.1f} s, {'whole' if found.whole else 'NOT whole'}; "
+                f"{dict(sorted(found.decided.items()))}",
                 flush=True,
             )
-            assert found.whole
+    print(f"{'all of these':20} {states:>9,} states {steps:>10,} steps")
+    return 0 if whole else 1
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

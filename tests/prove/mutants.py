@@ -8,6 +8,7 @@ The chosen tests are first run on an unchanged copy, where they must pass: a tes
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -121,8 +122,18 @@ def judge(mutations: Sequence[Mutation]) -> Iterator[Verdict]:
         yield from runs.map(judged, mutations)
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
+    """Plant the chosen bugs, and fail if one survives."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.prove.mutants",
+        description=f"Plant {len(MUTATIONS)} bugs, one at a time in a copy, and see that a test notices each.",
+    )
+    parser.add_argument("words", nargs="*", metavar="WORD", help="only those with this in their name or file")
+    words = parser.parse_args(arguments).words
     chosen = [m for m in MUTATIONS if not words or any(w in m.name or w in m.path for w in words)]
+    if not chosen:
+        names = "\n  ".join(f"{mutation.path}: {mutation.name}" for mutation in MUTATIONS)
+        parser.error(f"no bug has {' or '.join(words)} in its name or file; there are\n  {names}")
     caught = 0
     for verdict in judge(chosen):
         what = verdict.mutation

@@ -31,12 +31,18 @@ BEGIN, END = "<!-- numbers: written by `python -m tests.prove.report` -->", "<!-
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.prove.report")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.prove.report",
+        description="Run every level of proof, and write what was counted into docs/reliability.md: half an hour.",
+        epilog=f"Levels: {', '.join(LEVELS)}. Without an option, docs/reliability.md is written anew.",
+    )
     budgets = parser.add_mutually_exclusive_group()
     budgets.add_argument("--quick", action="store_true", help="about a minute; writes nothing")
     budgets.add_argument("--ci", action="store_true", help="about two minutes; writes nothing")
     parser.add_argument("--json", action="store_true", help="print the numbers; write nothing")
-    parser.add_argument("--only", nargs="+", choices=LEVELS, metavar="LEVEL")
+    parser.add_argument(
+        "--only", nargs="+", choices=LEVELS, metavar="LEVEL", help="some; the page keeps the rest"
+    )
     chosen = parser.parse_args(arguments)
     budget = QUICK if chosen.quick else CI if chosen.ci else FULL
     numbers = counted(budget, chosen.only or wanted(budget))

@@ -29,8 +29,8 @@ class Drain(Section):
     policy: Annotated[DrainPolicy, Choice(DrainPolicy)] = Field(
         default="auto",
         description="`trust`: at once; `grace`: some time after the peer has closed too; `confirm`: on the "
-        "engine's own word; `worst_case`: at the request's own limit; `auto`: `confirm` where the engine can, "
-        "else `grace`.",
+        "engine's own word; `worst_case`: when its answer ends, else `timeouts.total` after it was sent; `auto`: "
+        "`confirm` where the engine can, else `grace`.",
     )
     grace: Annotated[float | Auto, Duration(zero=True, auto=True)] = Field(
         default="auto",

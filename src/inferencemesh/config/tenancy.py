@@ -71,7 +71,8 @@ class PriorityClass(Section):
     name: Name = Field(description="What `x-mesh-class` says.")
     offset: Annotated[float, Duration(zero=True)] = Field(
         default=0.0,
-        description="A request stands as if it had arrived so much later; only inside its tenant.",
+        description="A request stands as if it had arrived so much later; only inside its tenant. The three classes "
+        "that exist without any of your own have 0s, 5s and 30s.",
     )
     queue: Queue | None = Field(default=None, description="A line of its own.")
     timeouts: Timeouts | None = Field(default=None, description="Timeouts of its own.")
