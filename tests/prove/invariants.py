@@ -70,7 +70,8 @@ def _tenants(watch: Watch) -> set[str]:
 
 def nothing_idles(watch: Watch) -> None:
     """3: no slot is free for a waiter that is eligible, first of its tenant, and fits there (D2)."""
-    if watch.history[-1:] == [] or watch.history[-1][0] == "pass":
+    told = [step[0] for step in watch.history if step[0] != "close"]  # a close tells admission no time
+    if not told or told[-1] == "pass":
         return  # time went by, and admission has not been called yet
     now = watch.core.now
     most = watch.setting.limits.max_running

@@ -143,3 +143,19 @@ def test_who_leaves_while_slots_are_kept_for_it_holds_nothing() -> None:
     core.do(offer("t2", "t"))
     core.do(offer("u1", "u"))
     assert core.do(("release", "v0", 0)) == [("granted", "t2", "b")]
+
+
+def test_a_close_tells_admission_no_time() -> None:
+    """A backend's silence ends by time: that is seen with the next step that says what time it is, which a close is
+    not, and the witness must not expect it.
+    """
+    both = Lockstep(setting(1))
+    both.do(offer("r1", "a"))
+    both.do(offer("r2", "a"))
+    both.do(("requeue", "r1", False, False, 1.0))  # nothing is tried on the backend for a second
+    both.do(("pass", 2.0))
+    both.do(("close",))
+    assert both.core.running() == []
+    both.do(("expire",))
+    assert both.core.running() == ["r1"]
+    both.wind_up()
