@@ -159,3 +159,17 @@ def test_a_close_tells_admission_no_time() -> None:
     both.do(("expire",))
     assert both.core.running() == ["r1"]
     both.wind_up()
+
+
+def test_a_collecting_request_that_goes_back_stands_where_it_stood() -> None:
+    """Also where nothing was charged for it, so that nothing is given back: it came before what entered meanwhile."""
+    model = ModelSpec("m", ("b",), max_waiting=50, queue_timeout_s=1e6, refuse_hopeless=False)
+    both = Lockstep(Setting((BackendSpec("b", 3),), (model,), charge="fifo"))
+    both.do(offer("r1", "a", width=2))
+    both.do(offer("r2", "a", width=2))  # collects
+    both.do(offer("r3", "b", width=2))
+    both.do(offer("r4", "a", width=2))
+    both.do(("resize", "b", 1))  # r2 cannot be served there any more
+    both.do(("resize", "b", 3))
+    assert ("granted", "r2", "b") in both.do(("release", "r1", 0))
+    both.wind_up()

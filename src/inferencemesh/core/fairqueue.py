@@ -135,7 +135,7 @@ class FairQueue:
         self.waiting += 1
         if tenant.reserved:
             self._reserving[flow] = None
-        if not tenant.parked and (not lane.stamp or request._exempt):
+        if not tenant.parked and (not lane.stamp or request._seq < lane.number):
             self._touch(lane)
 
     def remove(self, request: Request) -> None:
