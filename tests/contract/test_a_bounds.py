@@ -39,16 +39,16 @@ async def thousand(running, sim):
     """1,000 arrivals over half a second against 8 slots and 16 places; the counts, and the callers refused."""
     loop = asyncio.get_running_loop()
     began = loop.time() + 0.1
+    request = post(chat("tokens=2 interval=60s"))
 
-    async def arrive(number: int) -> Arrival:
-        request = post(chat("tokens=2 first=60s"), f"x-request-id: {number}")
-        await asyncio.sleep(began + number * 0.0005 - loop.time())
+    async def arrive(at: float) -> Arrival:
+        await asyncio.sleep(at - loop.time())
         _, arrival = await loop.create_connection(lambda: Arrival(request), "127.0.0.1", running.port)
         return arrival
 
-    arrivals = await asyncio.gather(*(arrive(number) for number in range(1000)))
+    arrivals = await asyncio.gather(*(arrive(began + n * 0.0005) for n in range(1000)))
     await until(lambda: running.state()["totals"]["refused"] >= 976, show=running.state)
-    await until(lambda: sum(bool(arrival.answer) for arrival in arrivals) >= 976)
+    await until(lambda: sum(bool(arrival.answer) for arrival in arrivals) >= 976 + 8)
     state = running.state()
     slots = state["backends"][0]["slots"]
     assert (slots["capacity"], slots["free"], slots["running"], slots["draining"]) == (8, 0, 8, 0)
@@ -57,15 +57,15 @@ async def thousand(running, sim):
     assert adds_up(state)
     counted = sim.state()
     assert (counted["running"], counted["peak_running"], counted["started"]) == (8, 8, 8)
-    refused = [arrival for arrival in arrivals if arrival.answer]
-    assert len(refused) == 976
-    served = {int(name) for name in counted["ids"]}
-    for number, arrival in enumerate(arrivals):
-        if number not in served:  # first, so that no slot comes free while they wait
-            arrival.transport.abort()
+    served = [arrival for arrival in arrivals if arrival.answer.startswith(b"HTTP/1.1 200 ")]
+    waiting = [arrival for arrival in arrivals if not arrival.answer]
+    refused = [arrival for arrival in arrivals if arrival.answer and arrival not in served]
+    assert (len(served), len(waiting), len(refused)) == (8, 16, 976)
+    for arrival in (*refused, *waiting):  # first, so that no slot comes free for them
+        arrival.transport.abort()
     await until(lambda: running.state()["totals"]["waiting"] == 0, show=running.state)
-    for number in served:
-        arrivals[number].transport.abort()
+    for arrival in served:
+        arrival.transport.abort()
     await until(lambda: idle(running.state()), show=running.state)
     assert sim.state()["started"] == 8, "none of those who waited was ever heard of"
     return refused
