@@ -113,3 +113,12 @@ def test_tickets_are_bounded_in_memory() -> None:
     for number in range(1000):
         tickets.draw(f"t{number}", 0.0, 0.1, 0.0)
     assert len(tickets._next) <= 100
+
+
+def test_tickets_that_are_out_move_with_the_speed_that_is_known_now() -> None:
+    """They are places in a line: ten at one a second are gone in a second when the line moves ten times as fast."""
+    tickets = Tickets(random.Random(1))
+    for _ in range(10):
+        tickets.draw("a", 0.0, 1.0, 0.0)
+    assert 1.1 <= tickets.draw("a", 0.0, 10.0, 0.0) <= 1.7
+    assert 12.0 <= tickets.draw("a", 0.0, 1.0, 0.0) <= 12.6

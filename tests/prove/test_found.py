@@ -173,3 +173,21 @@ def test_a_collecting_request_that_goes_back_stands_where_it_stood() -> None:
     both.do(("resize", "b", 3))
     assert ("granted", "r2", "b") in both.do(("release", "r1", 0))
     both.wind_up()
+
+
+def test_who_begins_to_wait_for_another_model_keeps_its_place_in_the_line_of_the_first() -> None:
+    """Its tenant is lifted to virtual time for the second, which it had not waited for; where it stood it stands."""
+    models = tuple(
+        ModelSpec(name, backends, max_waiting=50, queue_timeout_s=1e6, refuse_hopeless=False)
+        for name, backends in (("m", ("slow",)), ("n", ("slow", "fast")))
+    )
+    core = Core(Setting((BackendSpec("slow", 1), BackendSpec("fast", 1)), models, ()))
+    core.do(offer("r1", "x", "m"))
+    core.do(offer("first", "a", "m"))
+    core.do(offer("second", "c", "m"))
+    core.do(offer("n0", "y", "n"))
+    for number in range(1, 6):  # virtual time goes on with the other model
+        core.do(offer(f"n{number}", "y", "n"))
+        core.do(("release", f"n{number - 1}", 0))
+    core.do(offer("other", "a", "n"))
+    assert ("granted", "first", "slow") in core.do(("release", "r1", 0))
