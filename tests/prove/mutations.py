@@ -226,6 +226,35 @@ CORE = (
         METERED,
     ),
     Mutation(
+        "who waits for two models loses its place in the line of the first",
+        "core/fairqueue.py",
+        "        if self._lags:\n            for lane in flow.lanes.values():\n                lane.offset -= short\n\n"
+        "    def _level",
+        "    def _level",
+        FOUND,
+    ),
+    Mutation(
+        "what goes back to the line stands behind what entered meanwhile",
+        "core/fairqueue.py",
+        " or request._seq < lane.number):",
+        "):",
+        FOUND,
+    ),
+    Mutation(
+        "tickets do not move with the line",
+        "core/estimate.py",
+        "before = now + (last[0] - now) * step / last[1]",
+        "before = last[0]",
+        ("tests/core/test_estimate.py",),
+    ),
+    Mutation(
+        "what has ended refers to its lease",
+        "runtime/exchange.py",
+        "        self.request.lease = None\n",
+        "",
+        ("tests/runtime/test_memory.py", "-k", "plain"),
+    ),
+    Mutation(
         "a ticket is good twice",
         "core/claims.py",
         "        self._drop(mine.popleft())\n        return True",
