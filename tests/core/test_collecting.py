@@ -198,3 +198,13 @@ def test_a_narrow_backend_serves_while_the_wide_ones_are_taken() -> None:
     mesh.finish(on_b[0])
     assert mesh.backend("b").reserved_for == wide[0].id
     assert granted(mesh.finish(on_c[0])) == [narrow]
+
+
+def test_who_begins_to_collect_and_leaves_is_not_remembered() -> None:
+    mesh = Mesh(*one(4, places=30), checks=False)
+    mesh.offer("a")
+    for _ in range(500):
+        wide = mesh.offer("b", width=4)
+        assert wide._reserved is not None
+        mesh.cancel(wide)
+    assert len(mesh.admission._state.alarms) <= 2 + 65

@@ -99,3 +99,20 @@ def test_the_automatic_bound() -> None:
     assert line.limit(1, 100.0) == 1
     assert line.limit(3, 10.0) == 2  # rounded up
     assert Line(ModelSpec("m", ("b",), max_waiting=0)).limit(8, 10.0) == 0
+
+
+def test_contested_places_remember_no_more_than_who_has_some() -> None:
+    """However much comes and goes before anybody asks again who has the most."""
+    places = Places()
+    crowd = [Tenant(TenantSpec(f"t{number}"), configured=True) for number in range(4)]
+    for who in crowd:
+        places.add(who, 5)
+    assert places.most() is not None
+    for _ in range(500):
+        for who in crowd:
+            places.remove(who, 1)
+            places.add(who, 1)
+    assert places._heap is not None
+    assert len(places._heap) <= 2 * len(crowd) + 33
+    places.add(crowd[2], 1)
+    assert places.most() is crowd[2]

@@ -8,7 +8,7 @@ gives nothing to anybody else until it fits there (contract A13). Tenants at the
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from inferencemesh.core.breaker import BreakerState
 from inferencemesh.core.effects import Displaced, Effect, Expired, Granted
@@ -191,7 +191,11 @@ class Dispatch(Moves):
 
     def _alarm(self, request: Request, at: float) -> None:
         request._alarm_at = at
-        heappush(self.state.alarms, (at, request._seq, request))
+        alarms = self.state.alarms
+        if len(alarms) > 2 * self.state.books.waiting + 64:  # most were set by who has left
+            alarms[:] = [kept for kept in alarms if kept[2]._alarm_at == kept[0]]
+            heapify(alarms)
+        heappush(alarms, (at, request._seq, request))
 
     def ring(self, now: float) -> None:
         """Do what is due: the rested come back to the fair line, collecting waiters make way."""

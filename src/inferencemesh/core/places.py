@@ -65,13 +65,10 @@ class Places:
         """Return the tenant with the most by weight; among equals the one that has had the most service."""
         heap = self._heap
         amounts = self.amounts
-        if heap is None or len(heap) > 2 * len(amounts) + 32:
+        if heap is None:
             heap = self._heap = []
             self._contested_at = self.total
-            for tenant, held in amounts.items():
-                self._number += 1
-                heap.append((-held / tenant.weight, -tenant.standing, self._number, tenant))
-            heapify(heap)
+            self._fill(heap)
         while heap:
             entry = heap[0]
             tenant = entry[3]
@@ -89,6 +86,17 @@ class Places:
             heapreplace(heap, (ratio, -tenant.standing, self._number, tenant))
         return None
 
+    def _fill(self, heap: list[_Entry]) -> None:
+        """Make the heap anew: one entry for each tenant that has any."""
+        heap.clear()
+        for tenant, held in self.amounts.items():
+            self._number += 1
+            heap.append((-held / tenant.weight, -tenant.standing, self._number, tenant))
+        heapify(heap)
+
     def _push(self, heap: list[_Entry], tenant: Tenant, held: int) -> None:
+        if len(heap) > 2 * len(self.amounts) + 32:  # most of them say what is no longer so
+            self._fill(heap)
+            return
         self._number += 1
         heappush(heap, (-held / tenant.weight, -tenant.standing, self._number, tenant))
