@@ -208,3 +208,18 @@ def test_who_begins_to_collect_and_leaves_is_not_remembered() -> None:
         assert wide._reserved is not None
         mesh.cancel(wide)
     assert len(mesh.admission._state.alarms) <= 2 + 65
+
+
+def test_patience_counts_from_the_last_time_that_it_began_to_collect() -> None:
+    mesh = Mesh(*one(2, places=30, queue_timeout_s=1000))
+    mesh.offer("a")
+    wide = mesh.offer("b", width=2)
+    patience_s = 20.0  # twice the mean service time that is believed at first
+    mesh.tick(10.0)
+    for slots in (1, 2):  # it cannot be served there for a moment
+        mesh.apply(mesh.admission.resize("b", slots, mesh.now))
+    assert wide._reserved is not None
+    mesh.tick(patience_s - 1.0)
+    assert (wide._reserved is not None, wide._collects) == (True, 0)
+    mesh.tick(1.5)
+    assert wide._collects == 1

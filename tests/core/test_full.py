@@ -215,3 +215,14 @@ def test_a_draining_attempt_goes_on_counting() -> None:
     mesh.confirm(lease)
     mesh.is_free()
     assert request.state is RequestState.SETTLED
+
+
+def test_a_model_is_quiet_as_long_as_all_its_backends_are() -> None:
+    backends = [BackendSpec("b0", 1), BackendSpec("b1", 1)]
+    mesh = Mesh(backends, [ModelSpec("m", ("b0", "b1"), max_waiting=5)])
+    first, second = mesh.offer(), mesh.offer()
+    model = mesh.admission._state.models["m"]
+    mesh.requeue(first, not_before_s=8.0)
+    assert model.quiet_s(mesh.now) == 0.0
+    mesh.requeue(second, not_before_s=3.0)
+    assert model.quiet_s(mesh.now) == pytest.approx(3.0)

@@ -163,6 +163,20 @@ def test_an_engine_that_can_be_asked_has_time_to_answer_after_a_deadline(closes:
 
 
 @pytest.mark.parametrize("policy", ["grace", "worst_case"])
+def test_a_request_that_ends_at_its_limit_has_its_grace_all_the_same(policy: str) -> None:
+    """Its backend learns of the end only then."""
+
+    async def main(place: Place) -> None:
+        place.adopt(limit_s=0.0)
+        if policy == "worst_case":
+            place.conn.peer_closes()
+        due_s = GRACE_S if policy == "worst_case" else CLEANUP_S + GRACE_S
+        assert await place.freed_after() == pytest.approx(due_s, abs=0.3)
+
+    at_a_place(policy, main)
+
+
+@pytest.mark.parametrize("policy", ["grace", "worst_case"])
 def test_the_backends_own_end_frees_at_once(policy: str) -> None:
     async def main(place: Place) -> None:
         place.adopt()
@@ -217,3 +231,29 @@ def test_an_attempt_that_the_backend_has_ended_gives_back_its_slot() -> None:
         assert place.conn.half_closed == 0
 
     at_a_place("worst_case", main)
+
+
+def test_time_in_which_the_caller_takes_nothing_is_not_the_backends() -> None:
+    """The gap between two events counts from when the caller reads again (C7)."""
+
+    async def main(place: Place) -> None:
+        attempt = place.attempt()
+        attempt.dispatched_at = attempt.head_at = attempt.first_content_at = attempt.last_at = (
+            place.loop.time()
+        )
+        attempt.pause()
+        await asyncio.sleep(PLAN.idle_s + 10.0)
+        attempt.check(place.loop.time())
+        attempt.resume()
+        attempt.check(place.loop.time())
+        await asyncio.sleep(PLAN.idle_s - 1.0)
+        attempt.check(place.loop.time())
+        assert not attempt.done.done()
+        await asyncio.sleep(1.0)
+        attempt.check(place.loop.time())
+        error = attempt.done.result().error
+        assert error is not None
+        assert error.code == "idle_timeout"
+        attempt.close()
+
+    at_a_place("grace", main)
