@@ -72,7 +72,8 @@ class Fairness(Section):
     )
     floor: Annotated[float, Number(positive=True, maximum=1)] = Field(
         default=0.05,
-        description="With `strict`: the part of grants that each class gets while it waits, whatever is more urgent.",
+        description="With `strict`: the part of grants that each class gets while it waits, whatever is more urgent; "
+        "less than 1 / (classes - 1). Without `strict` it has no effect.",
     )
     input_token_weight: Annotated[float, Number()] = Field(
         default=1.0, description="Cost of a prompt token (`unit: tokens`)."
