@@ -214,7 +214,7 @@ class Oracle(World):
                 if hold.state != "freed" and held > hold.charged:
                     total = hold.charged
                     while total < held:
-                        total *= 2
+                        total += CAP_S / 2 * hold.wish.width
                     self._correct(hold.wish, total - hold.charged)
                     hold.charged = total
         due = [wish for wish in self.waiters if wish.alarm is not None and wish.alarm <= self.now]

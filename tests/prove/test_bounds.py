@@ -350,6 +350,46 @@ def test_D5_a_light_tenant_waits_for_the_next_release_and_not_for_the_line(unit:
     assert light_beside_a_flood(Arrival())[200] > 40  # in order of arrival it waits for the whole line
 
 
+def rarely(length_s: float) -> Callable[[random.Random], float]:
+    """About a second, and once in 500 times very long."""
+    return lambda r: length_s if r.random() < 0.002 else r.uniform(0.5, 1.5)
+
+
+def once(length_s: float) -> Callable[[random.Random], float]:
+    """About a second, but for one request that is very long."""
+    lengths = iter([length_s])
+    return lambda r: next(lengths, 0.0) or r.uniform(0.5, 1.5)
+
+
+FLOODS: dict[str, Callable[[], Callable[[random.Random], float]]] = {
+    "rarely long": lambda: rarely(60.0),
+    "once long": lambda: once(60.0),
+    "once very long": lambda: once(300.0),
+    "heavy tail": lambda: lambda r: r.lognormvariate(0.7, 1.2),
+}
+
+
+@pytest.mark.parametrize("unit", ["slot_seconds", "tokens"])
+@pytest.mark.parametrize("slots", [8, 64])
+@pytest.mark.parametrize("kind", FLOODS)
+def test_D5_holds_however_unlike_each_other_the_requests_of_the_flood_are(
+    kind: str, slots: int, unit: str
+) -> None:
+    """What is given back of charges must not put who comes then behind the flood, until it has made up for it."""
+    flood = Actor("flood", 1.0, FLOODS[kind](), backlog=2 * slots)
+    light = Actor("light", 1.0, SHORT, there=())
+    system = System(slots, [flood, light], policy_of(FairnessSpec(unit=unit)), 1)
+    system.tokens = lambda name, lasted: round(lasted * 50)
+    for at in range(20, 620 if PROVE else 370, 2):
+        system.run(10**9, until=float(at))
+        if not (system.waiting["light"] or any(lease.request.tenant == "light" for lease in system.open)):
+            system.offer("light")
+    waits = sorted(grant.releases_waited for grant in system.dispatched if grant.tenant == "light")
+    assert len(waits) > 100
+    assert waits[int(0.95 * len(waits))] <= 1.5, waits
+    assert waits[-1] <= 3, waits
+
+
 @pytest.mark.parametrize("at", [1.0, 3.0, 10.0])
 def test_D5_holds_while_nothing_is_known_of_costs(at: float) -> None:
     """Right after a start: what is believed then must not put a newcomer behind the refunds of the first."""

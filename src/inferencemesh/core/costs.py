@@ -18,7 +18,7 @@ class Costs:
     believed while little is known.
     """
 
-    __slots__ = ("_cap", "_counts", "_fresh", "_least", "_most", "_seen", "_sum")
+    __slots__ = ("_cap", "_counts", "_due", "_fresh", "_least", "_most", "_seen", "_sum")
 
     def __init__(self, least: float, prior: float) -> None:
         self._least = least
@@ -27,7 +27,8 @@ class Costs:
         self._sum = _PRIOR_WEIGHT * prior
         self._most = -1  # the highest bucket in use
         self._fresh = 0  # observations since the cap was computed
-        self._cap = 2.0 * prior
+        self._due = 2.0 * prior  # what the cap is to be
+        self._cap = 2.0 * prior  # above that it only falls so fast
 
     @property
     def mean(self) -> float:
@@ -36,11 +37,18 @@ class Costs:
 
     @property
     def cap(self) -> float:
-        """The cost that all but one in a thousand stayed below, and at least twice the mean."""
+        """The cost that all but one in a thousand stayed below, and at least twice the mean; on its way there from
+        what it was.
+        """  # noqa: D205
         return self._cap
 
-    def add(self, cost: float) -> None:
-        """One more request has cost so much."""
+    def add(self, cost: float, fall: float) -> None:
+        """One more request has cost so much; the cap may fall by `fall` at most.
+
+        Half of it is charged ahead. If that became less at once, a tenant with many requests under way would be given
+        back the more of the last ones than the next are charged: it would fall behind virtual time, and whoever came
+        then would stand behind it until that is made up for. So the charge falls slower than it is used.
+        """
         least = self._least
         bucket = 0 if cost <= least else min(_BUCKETS - 1, int(log2(cost / least) * _PER_DOUBLING) + 1)
         self._counts[bucket] += 1
@@ -49,9 +57,10 @@ class Costs:
         self._fresh += 1
         if bucket > self._most:
             self._most = bucket
-        elif self._fresh < 32:
-            return
-        self._renew()
+            self._renew()
+        elif self._fresh >= 32:
+            self._renew()
+        self._cap = max(self._due, self._cap - fall)
 
     def _renew(self) -> None:
         self._fresh = 0
@@ -71,4 +80,4 @@ class Costs:
                 self._most -= 1
             bucket -= 1
         edge = self._least * 2.0 ** (bucket / _PER_DOUBLING)
-        self._cap = max(edge, 2.0 * self._sum / self._seen)
+        self._due = max(edge, 2.0 * self._sum / self._seen)

@@ -8,6 +8,7 @@ back at the end. The minimum charge keeps requests that fail at once from being 
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING
 
 from inferencemesh.core.costs import Costs
@@ -21,6 +22,10 @@ LEAST_S = 0.25
 PRIOR_S = LEAST_S
 """What a request is believed to last before any has ended: little. Who lasts longer pays instalments; were it much,
 virtual time would begin so far ahead that refunds put the first before all who come later (D4, D5)."""
+
+FALL = 0.5
+"""How fast the cap may fall, of what one slot uses meanwhile. What is charged ahead, half of the cap, so falls at a
+quarter of the pace at which it is used: three quarters of what a tenant uses are seen in its service all the while."""
 
 LEAST_TOKENS = 16.0
 """Minimum charge in weighted tokens."""
@@ -46,6 +51,7 @@ class SlotSeconds:
         self._limit_s = limit_s
         self._fixed_s = fixed_s
         self._costs: dict[str, Costs] = {}
+        self._ended_at: dict[str, float] = {}  # the last one, by model
 
     def cap_s(self, model: str) -> float:
         """C: the seconds that all but few requests of `model` stay below."""
@@ -66,7 +72,8 @@ class SlotSeconds:
             costs = self._costs.get(model)
             if costs is None:
                 costs = self._costs[model] = Costs(LEAST_S / 16, PRIOR_S)
-            costs.add(held_s)
+            costs.add(held_s, FALL * (now - self._ended_at.get(model, now)))
+            self._ended_at[model] = now
         return max(LEAST_S, held_s) * lease.width - charged
 
     def due_at(self, lease: Lease, charged: float, now: float) -> float:
@@ -74,10 +81,15 @@ class SlotSeconds:
         return lease.granted_at + charged / lease.width
 
     def instalment(self, lease: Lease, charged: float, now: float) -> float:
-        """Return as much again, often enough for the time that has passed."""
-        total = max(charged, LEAST_S)
+        """Return C/2 for each slot of width, once more and often enough for the time that has passed.
+
+        Not ever more: what is left of the last one is given back at the end, all at once (see `Costs.add`).
+        """
+        step = self.at_dispatch(lease.request)
+        behind = (now - lease.granted_at) * lease.width - charged
+        total = charged + step * max(0, ceil(behind / step))
         while lease.granted_at + total / lease.width < now:  # as `due_at` reckons, to the last bit
-            total *= 2.0
+            total += step
         return total - charged
 
     def undone(self, lease: Lease, charged: float, *, full: bool) -> float:
@@ -105,6 +117,9 @@ class Tokens:
         self._output_weight = output_weight
         self._inputs: dict[str, Costs] = {}
         self._outputs: dict[str, Costs] = {}
+        self._ended_at: dict[str, float] = {}  # the last one, by model
+        self._held_s = 1.0  # the time that requests were held for,
+        self._generated = 1.0  # and what they have generated, fading
 
     def at_dispatch(self, request: Request) -> float:
         """Return the prompt's guessed tokens and half of the output that all but few requests stay below."""
@@ -122,8 +137,10 @@ class Tokens:
         cost = max(LEAST_TOKENS, self._cost(lease, read))
         if lease.draining_since is not None and lease.input_tokens is None:
             return max(0.0, cost - charged)
-        _costs(self._inputs, model).add(read)
-        _costs(self._outputs, model).add(lease.output_tokens)
+        fall = FALL * self._tokens_in(now - self._ended_at.get(model, now), lease, now)
+        self._ended_at[model] = now
+        _costs(self._inputs, model).add(read, fall)
+        _costs(self._outputs, model).add(lease.output_tokens, fall)
         return cost - charged
 
     def due_at(self, lease: Lease, charged: float, now: float) -> float:
@@ -131,12 +148,10 @@ class Tokens:
         return now + max(LOOK_S, now - lease.granted_at)
 
     def instalment(self, lease: Lease, charged: float, now: float) -> float:
-        """Return as much again, often enough for what has been generated."""
-        so_far = self._cost(lease, self._read(lease))
-        total = max(charged, LEAST_TOKENS)
-        while total < so_far:
-            total *= 2.0
-        return total - charged
+        """Return C/2 once more, often enough for what has been generated."""
+        step = self.at_dispatch(lease.request)
+        behind = self._cost(lease, self._read(lease)) - charged
+        return step * max(0, ceil(behind / step))
 
     def undone(self, lease: Lease, charged: float, *, full: bool) -> float:
         """Return all of it where the backend had no room. A failed try pays for what it has generated."""
@@ -147,6 +162,12 @@ class Tokens:
         means = [costs.mean for costs in self._outputs.values()]
         output = sum(means) / len(means) if means else PRIOR_TOKENS
         return self._output_weight * output * slot_seconds / service_s
+
+    def _tokens_in(self, seconds: float, lease: Lease, now: float) -> float:
+        """Return what a slot generates in so many, now that `lease` has ended, too."""
+        self._held_s = 0.999 * self._held_s + max(0.0, now - lease.granted_at) * lease.width
+        self._generated = 0.999 * self._generated + lease.output_tokens
+        return seconds * self._generated / self._held_s
 
     def _read(self, lease: Lease) -> float:
         told = lease.input_tokens
