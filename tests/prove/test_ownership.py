@@ -257,3 +257,16 @@ def test_time_in_which_the_caller_takes_nothing_is_not_the_backends() -> None:
         attempt.close()
 
     at_a_place("grace", main)
+
+
+def test_a_backend_is_shown_as_degraded_until_its_overdue_drain_is_over() -> None:
+    async def main(place: Place) -> None:
+        place.adopt()
+        for seconds, degraded in ((29.0, None), (2.0, "drain_overdue"), (28.0, "drain_overdue")):
+            await asyncio.sleep(seconds)
+            place.drains.sweep(place.loop.time())
+            assert place.upstream.degraded == degraded
+        await place.freed_after()
+        assert place.upstream.degraded is None
+
+    at_a_place("worst_case", main)
