@@ -223,3 +223,7 @@ def test_patience_counts_from_the_last_time_that_it_began_to_collect() -> None:
     assert (wide._reserved is not None, wide._collects) == (True, 0)
     mesh.tick(1.5)
     assert wide._collects == 1
+    mesh.tick(2 * patience_s - 1.0)  # the next time it has twice as much
+    assert wide._collects == 1
+    mesh.tick(1.5)
+    assert wide._collects == 2
