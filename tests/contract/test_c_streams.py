@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
 import time
 
 import pytest
@@ -124,6 +125,28 @@ def test_C4_failover_only_before_any_output(sim, second_sim):
             assert backends <= {"other"}
     finally:
         sim.script("")
+
+
+def test_C4_a_backend_that_cannot_be_reached_is_left_alone_for_a_while(sim):
+    """It costs one request a try, and not every second one, long before its breaker or its probe notice."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        calm = {"health": {"interval": "1h"}, "breaker": {"min_requests": 1000}}
+        document = mesh(sim.url, model={"backends": ["sim", "other"]}, backend=calm)
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        document["backends"].append({"name": "other", "url": url, "engine": "sim", "slots": 8, **calm})
+
+        async def run(running):
+            loop = asyncio.get_running_loop()
+            began_at = loop.time()
+            for _ in range(12):
+                assert (await ask(running.port, chat("tokens=1"))).status == 200
+            return loop.time() - began_at
+
+        with gateway(document) as running:
+            took_s = drive(run(running))
+            tries = running.metric("retries_total", backend="other", reason="connect")
+        assert tries <= 1 + took_s / 5.0
 
 
 def test_C6_every_event_passes_at_once(sim):
