@@ -41,6 +41,8 @@ def test_memory_is_bounded() -> None:
     assert len(claims._later) == MOST
     claims.use("x", 50.0 - AHEAD_S, None)
     assert claims.due == MOST
+    claims.add("one more", 1e9)  # those that are due are remembered, too
+    assert (claims.due, len(claims._later)) == (MOST, 0)
     claims.use("x", 60.0, None)
     assert (claims.due, len(claims._due), len(claims._by_tenant), len(claims._out)) == (0, 0, 0, 0)
 

@@ -52,7 +52,7 @@ class Claims:
     def add(self, tenant: str, at: float) -> None:
         """A caller of `tenant` was told to come back `at` that time."""
         out = self._out.get(tenant, 0)
-        if len(self._later) < MOST and out < MOST_OF_ONE:
+        if len(self._later) + len(self._due) < MOST and out < MOST_OF_ONE:
             self._out[tenant] = out + 1
             self._numbers += 1
             heappush(self._later, (at - AHEAD_S, self._numbers, Claim(at, tenant)))
