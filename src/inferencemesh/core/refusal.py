@@ -41,13 +41,12 @@ def refuse(code: str, request: Request, model: Served, tenant: Tenant, now: floa
     estimate_s: float | None = None
     if code in _WOULD_HAVE_WAITED:
         place = line.count + 1
-        mine = line.tenants.get(tenant)
-        estimate_s = model.wait_s(tenant, (mine.count if mine is not None else 0) + 1, line)
+        estimate_s = model.told_wait_s(request, tenant, line)
     elif code == "invalid_request":
         message = f"the request needs {request.width} slots at once, more than it can ever be given"
     spread = _SPREAD_S.get(code)
     retry_after_s = (
-        model.retry_after_s(tenant, now, line) if spread is None else model.tickets.spread(*spread)
+        model.retry_after_s(request, tenant, now, line) if spread is None else model.tickets.spread(*spread)
     )
     quiet_s = model.quiet_s(now)
     if quiet_s > 0 and spread is None:

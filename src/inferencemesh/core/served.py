@@ -77,15 +77,50 @@ class Served:
         per_s = self.per_s(at_best=at_best)
         return min((self.waiting + 1) / per_s, ahead / (per_s * self.share_of_speed(tenant, line)))
 
+    def told_wait_s(self, request: Request, tenant: Tenant, line: Line) -> float:
+        """Return the wait that the refused `request` would probably have had: `wait_s`, and what limits make of it.
+
+        `judge` does not refuse by it: how long the requests of one tenant or class last is not known apart.
+        """
+        ahead = self._ahead(tenant, line)
+        if request.width == 1:
+            wait_s = self.wait_s(tenant, ahead, line)
+        else:  # its slots are those of so many that its tenant would have had
+            wait_s = ahead * request.width / (self.per_s() * self.share_of_speed(tenant, line))
+        limit = self._limit_of(request, tenant)
+        if limit is not None:
+            most, whole_class = limit
+            before = line.count + 1 if whole_class and line is not self.line else ahead
+            wait_s = max(wait_s, before * request.width * self.speed.service_s() / most)
+        return wait_s
+
+    def _ahead(self, tenant: Tenant, line: Line) -> int:
+        place = line.tenants.get(tenant)
+        return (place.count if place is not None else 0) + 1
+
+    def _limit_of(self, request: Request, tenant: Tenant) -> tuple[int, bool] | None:
+        """Return the narrowest limit on slots that `request` is under, and whether it is its class's; None without."""
+        group = request._class
+        limits = [(tenant.max_running, False)] if tenant.max_running else []
+        if group is not None and group.max_running is not None:
+            limits.append((group.max_running, True))
+        return min(limits, default=None)
+
     def quiet_s(self, now: float) -> float:
         """Return for how long nothing may be tried on any of its backends, as they themselves have asked (B6)."""
         ends = [backend.quiet_until for backend in self.route.backends]
         return max(0.0, min((end - now if end is not None else 0.0 for end in ends), default=0.0))
 
-    def retry_after_s(self, tenant: Tenant, now: float, line: Line) -> float:
-        """Return when a refused caller of `tenant` should come back: seconds within (0, 60], spread."""
-        limit = self.limit(line)
-        place = line.tenants.get(tenant)
-        waiting = place.count if place is not None else 0
+    def retry_after_s(self, request: Request, tenant: Tenant, now: float, line: Line) -> float:
+        """Return when the refused caller of `request` should come back: seconds within (0, 60], spread."""
+        waiting = self._ahead(tenant, line) - 1
         share = self.share_of_speed(tenant, line)
-        return self.tickets.draw(tenant.name, now, self.per_s() * share, waiting - limit * share / 2)
+        per_s = self.per_s()
+        limit = self._limit_of(request, tenant)
+        if limit is not None:
+            most, whole_class = limit
+            at_most = most / self.speed.service_s()
+            own_line = whole_class and line is not self.line
+            per_s = min(per_s, at_most if own_line else at_most / share)
+        rate = per_s * share / request.width
+        return self.tickets.draw(tenant.name, now, rate, waiting - self.limit(line) * share / 2)
