@@ -122,3 +122,9 @@ def test_tickets_that_are_out_move_with_the_speed_that_is_known_now() -> None:
         tickets.draw("a", 0.0, 1.0, 0.0)
     assert 1.1 <= tickets.draw("a", 0.0, 10.0, 0.0) <= 1.7
     assert 12.0 <= tickets.draw("a", 0.0, 1.0, 0.0) <= 12.6
+
+
+def test_a_wide_one_takes_as_many_places() -> None:
+    tickets = Tickets(random.Random(1))
+    assert 4.0 <= tickets.draw("a", 0.0, 1.0, 0.0, 4) <= 4.6
+    assert 5.0 <= tickets.draw("a", 0.0, 1.0, 0.0) <= 5.6

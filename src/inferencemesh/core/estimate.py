@@ -142,11 +142,11 @@ class Tickets:
         # The last ticket drawn, and the time between two tickets at the speed that was known then.
         self._next: dict[str, tuple[float, float]] = {}
 
-    def draw(self, tenant: str, now: float, per_s: float, backlog: float) -> float:
+    def draw(self, tenant: str, now: float, per_s: float, backlog: float, width: int = 1) -> float:
         """Return seconds from `now`, within (0, 60], spread by up to half a second.
 
         `per_s` is the tenant's share of the line's speed, `backlog` how many waiters of its own must have
-        gone before it is worth coming back.
+        gone before it is worth coming back. One of more than one slot takes as many places in the line.
         """
         step = 1.0 / per_s
         at = now + max(0.0, backlog) * step
@@ -159,7 +159,7 @@ class Tickets:
             before = now + (last[0] - now) * step / last[1]
             if before > at:
                 at = before
-        at += step
+        at += step * width
         wait_s = at - now
         if wait_s > RETRY_MAX_S:
             return self._rng.uniform(RETRY_MAX_S / 2, RETRY_MAX_S)

@@ -115,12 +115,8 @@ class Served:
         """Return when the refused caller of `request` should come back: seconds within (0, 60], spread."""
         waiting = self._ahead(tenant, line) - 1
         share = self.share_of_speed(tenant, line)
-        per_s = self.per_s()
-        limit = self._limit_of(request, tenant)
-        if limit is not None:
-            most, whole_class = limit
-            at_most = most / self.speed.service_s()
-            own_line = whole_class and line is not self.line
-            per_s = min(per_s, at_most if own_line else at_most / share)
-        rate = per_s * share / request.width
-        return self.tickets.draw(tenant.name, now, rate, waiting - self.limit(line) * share / 2)
+        rate = self.per_s() * share
+        if tenant.max_running:
+            rate = min(rate, tenant.max_running / self.speed.service_s())
+        backlog = waiting - self.limit(line) * share / 2
+        return self.tickets.draw(tenant.name, now, rate, backlog, request.width)
