@@ -42,8 +42,8 @@ def test_nothing_is_left_in_a_circle(body: bytes) -> None:
                 for _ in range(MANY):
                     await ask(gateway.port, body)
                 await settled(gateway)
-                # The last one may still be held by the frames that are just being left.
-                await wait_for(lambda: sum((left() - before).values()) < MANY, lambda: left() - before)
+                # The heap of charges may still have 65 leases that are freed, with their requests, and no more.
+                await wait_for(lambda: sum((left() - before).values()) <= 2 * 66, lambda: left() - before)
             finally:
                 gc.enable()
 

@@ -114,10 +114,9 @@ def _check_line(line: Line, waiting: list[Request]) -> None:
     for place in line.tenants.values():
         mine = [request for request in waiting if request._place is place]
         _must(len(mine) == place.count, f"{name}: {place.tenant.name} counts another's places")
-        _must(
-            place.offsets is None or sum(place.offsets.values()) == place.count,
-            f"{name}: classes of {place.tenant.name}",
-        )
+        offsets = {place.offset: place.count} if place.offsets is None else place.offsets
+        classes = Counter(request.class_offset_s for request in mine)
+        _must(offsets == dict(classes), f"{name}: classes of {place.tenant.name}")
         free = [request for request in mine if not request._exempt]
         newest = max(free, key=lambda request: request._seq, default=None)
         _must(place.newest() is newest and len(free) == place.displaceable, f"{name}: the newest waiter")
@@ -136,6 +135,14 @@ def _check_pool(state: State, pool: Pool) -> list[Request]:
         _must(flow.waiting == sum(lane.live for lane in flow.lanes.values()), f"{tenant.name}: lanes")
         _must(flow.idle or state.tenants.get(tenant.name) is tenant, f"{tenant.name} is forgotten and active")
         _must(not flow.idle or flow.resting, f"{tenant.name} is idle and never forgotten")
+        known = state.tenants.get(tenant.name) is tenant
+        _must(tenant.known == known, f"{tenant.name}: whether it is remembered")
+        last, lane_last = tenant.latest, flow.latest
+        _must(last is None or tenant.flows.get(last.queue) is last, f"{tenant.name}: a flow that is gone")
+        _must(
+            lane_last is None or flow.lanes.get(lane_last.need) is lane_last,
+            f"{tenant.name}: a lane that is gone",
+        )
         for lane in flow.lanes.values():
             live = sum(1 for entry in lane.heap if entry[2]._lane is lane)
             _must(lane.live == live, f"{tenant.name}: depth of a lane")

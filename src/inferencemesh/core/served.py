@@ -82,7 +82,7 @@ class Served:
 
         `judge` does not refuse by it: how long the requests of one tenant or class last is not known apart.
         """
-        ahead = self._ahead(tenant, line)
+        ahead = _waiting(tenant, line) + 1
         if request.width == 1:
             wait_s = self.wait_s(tenant, ahead, line)
         else:  # its slots are those of so many that its tenant would have had
@@ -93,10 +93,6 @@ class Served:
             before = line.count + 1 if whole_class and line is not self.line else ahead
             wait_s = max(wait_s, before * request.width * self.speed.service_s() / most)
         return wait_s
-
-    def _ahead(self, tenant: Tenant, line: Line) -> int:
-        place = line.tenants.get(tenant)
-        return (place.count if place is not None else 0) + 1
 
     def _limit_of(self, request: Request, tenant: Tenant) -> tuple[int, bool] | None:
         """Return the narrowest limit on slots that `request` is under, and whether it is its class's; None without."""
@@ -113,10 +109,14 @@ class Served:
 
     def retry_after_s(self, request: Request, tenant: Tenant, now: float, line: Line) -> float:
         """Return when the refused caller of `request` should come back: seconds within (0, 60], spread."""
-        waiting = self._ahead(tenant, line) - 1
         share = self.share_of_speed(tenant, line)
         rate = self.per_s() * share
         if tenant.max_running:
             rate = min(rate, tenant.max_running / self.speed.service_s())
-        backlog = waiting - self.limit(line) * share / 2
+        backlog = _waiting(tenant, line) - self.limit(line) * share / 2
         return self.tickets.draw(tenant.name, now, rate, backlog, request.width)
+
+
+def _waiting(tenant: Tenant, line: Line) -> int:
+    place = line.tenants.get(tenant)
+    return place.count if place is not None else 0
