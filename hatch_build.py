@@ -41,7 +41,6 @@ INTERPRETED = frozenset(
     (
         "core/check.py",  # for tests
         "core/errors.py",  # an exception that is a dataclass with slots
-        "core/phase.py",  # descends from RuntimeError
         "runtime/build.py",  # runs once
         "runtime/drain.py",  # seldom runs
         "runtime/garbage.py",  # runs once

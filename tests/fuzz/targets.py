@@ -18,7 +18,7 @@ from inferencemesh.runtime.engines.openai import OpenAIEngine
 from inferencemesh.runtime.relay import Plan, StreamRelay
 from inferencemesh.runtime.verdict import Result
 from inferencemesh.wire.chat import ChatTracker
-from inferencemesh.wire.peek import MAX_WIDTH, peek_chat, replace_model
+from inferencemesh.wire.peek import MAX_WIDTH, model_span, peek_chat, replace_model
 from inferencemesh.wire.sse import BOM, EventTooLarge, Scanner, parse_event, split_events
 from tests.fuzz.ends import client_read, server_read
 from tests.fuzz.reference import parse_requests, parse_response, sse_events
@@ -192,9 +192,9 @@ def peek(body: bytes) -> None:
     assert asked.model == document["model"]
     assert asked.stream is (document.get("stream") is True)
     assert 1 <= asked.width <= MAX_WIDTH
-    start, end = asked.model_span
+    start, end = model_span(body)
     assert orjson.loads(body[start:end]) == asked.model
-    other = replace_model(body, asked, 'an"other')
+    other = replace_model(body, 'an"other')
     assert other[:start] == body[:start]
     assert other.endswith(body[end:])
     assert orjson.loads(other) == {**orjson.loads(body), "model": 'an"other'}

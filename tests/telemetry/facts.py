@@ -8,28 +8,29 @@ from inferencemesh.core.events import RequestEnded, RequestRefused
 from inferencemesh.core.outcome import Phase
 from inferencemesh.core.snapshot import BackendView, LineView, Snapshot, TenantView, Totals
 
-ENDED = RequestEnded(
-    at=1_790_000_000.25,
-    id="req-1",
-    tenant="acme",
-    model="llama-3",
-    backend="gpu-a",
-    attempts=1,
-    stream=True,
-    status=200,
-    phase=Phase.COMPLETE,
-    cause="ok",
-    upstream_phase=Phase.COMPLETE,
-    wait_s=0.012,
-    first_content_s=0.2,
-    backend_first_content_s=0.18,
-    duration_s=2.5,
-    bytes_in=120,
-    bytes_out=4096,
-    events=50,
-    tokens_in=12,
-    tokens_out=48,
-)
+_ENDED: dict[str, Any] = {
+    "at": 1_790_000_000.25,
+    "id": "req-1",
+    "tenant": "acme",
+    "model": "llama-3",
+    "backend": "gpu-a",
+    "attempts": 1,
+    "stream": True,
+    "status": 200,
+    "phase": Phase.COMPLETE,
+    "cause": "ok",
+    "upstream_phase": Phase.COMPLETE,
+    "wait_s": 0.012,
+    "first_content_s": 0.2,
+    "backend_first_content_s": 0.18,
+    "duration_s": 2.5,
+    "bytes_in": 120,
+    "bytes_out": 4096,
+    "events": 50,
+    "tokens_in": 12,
+    "tokens_out": 48,
+}
+ENDED = RequestEnded(**_ENDED)
 REFUSED = RequestRefused(
     at=1_790_000_000.5,
     id="req-2",
@@ -42,7 +43,7 @@ REFUSED = RequestRefused(
 
 
 def ended(**changes: Any) -> RequestEnded:
-    return ENDED._replace(**changes)
+    return RequestEnded(**(_ENDED | changes))
 
 
 def refused(**changes: Any) -> RequestRefused:

@@ -20,6 +20,7 @@ from inferencemesh.runtime.http1 import heads, pool, server
 from inferencemesh.serving.gateway import Gateway
 from inferencemesh.sim.cutter import Cutter
 from inferencemesh.sim.server import SimServer
+from inferencemesh.telemetry.lines import request_fields
 from inferencemesh.telemetry.log import Log
 from tests.virtual.loop import VirtualLoop
 from tests.virtual.net import Listener, Network, Socket, Weather
@@ -62,7 +63,7 @@ class History:
         if isinstance(event, RequestEnded | RequestRefused):
             told: dict[str, list[Any]] = self.ended if isinstance(event, RequestEnded) else self.refused
             told.setdefault(event.id, []).append(event)
-            self.note(repr(event._replace(at=0.0)))
+            self.note(repr({**request_fields(event), "at": 0.0}))
         else:
             self.note(repr(event))
 

@@ -11,9 +11,13 @@ import hashlib
 import hmac
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from inferencemesh.auth.tenants import Tenant
 from inferencemesh.core.errors import MeshError
+
+_sha256: Final = hashlib.sha256
+_same: Final = hmac.compare_digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,9 @@ class KeyEntry:
     sha256: str
     tenant: Tenant
     expires_at: float | None = None
+
+
+_NOBODY: Final[tuple[bytes, KeyEntry | None]] = (bytes(32), None)
 
 
 class KeyRing:
@@ -37,7 +44,10 @@ class KeyRing:
     def __init__(
         self, entries: Iterable[KeyEntry], *, anonymous: Tenant | None, open_to_all: bool = False
     ) -> None:
-        self._entries = {bytes.fromhex(entry.sha256): entry for entry in entries}
+        by_digest = ((bytes.fromhex(entry.sha256), entry) for entry in entries)
+        self._entries: dict[bytes, tuple[bytes, KeyEntry | None]] = {
+            digest: (digest, entry) for digest, entry in by_digest
+        }
         self._anonymous = anonymous
         self._open_to_all = open_to_all
 
@@ -54,12 +64,12 @@ class KeyRing:
             if self._anonymous is None:
                 raise _refused("a key is needed; send it as `Authorization: Bearer KEY` or `x-api-key: KEY`")
             return self._anonymous
-        if any(other != credentials[0] for other in credentials):
+        key = credentials[0]
+        if len(credentials) > 1 and any(other != key for other in credentials):
             raise _refused("the request carries two different keys; send one")
-        digest = hashlib.sha256(credentials[0]).digest()
-        entry = self._entries.get(digest)
-        known = hmac.compare_digest(bytes.fromhex(entry.sha256) if entry is not None else bytes(32), digest)
-        if entry is None or not known:
+        digest = _sha256(key).digest()
+        known, entry = self._entries.get(digest, _NOBODY)
+        if not _same(known, digest) or entry is None:
             raise _refused("the key is not known here")
         if entry.expires_at is not None and now >= entry.expires_at:
             raise _refused("the key has expired")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from typing import Final
 
 from inferencemesh.core.charge import ChargePolicy, PerSlot
 from inferencemesh.core.check import check
@@ -58,7 +59,8 @@ __all__ = [
     "Totals",
 ]
 
-_REQUEUED = 1e9  # seconds by which a request that came back is ordered before all that never left
+_NEVER: Final = float("inf")
+_REQUEUED: Final = 1e9  # seconds by which a request that came back is ordered before all that never left
 
 
 class Admission:
@@ -179,11 +181,15 @@ class Admission:
 
     def next_wake_at(self) -> float | None:
         """Return when `expire` is due next, None if never. Ask again after every call."""
-        alarms = self._state.alarms
-        at = min(self._state.next_change_at, self._state.expiries.next_at())
-        if alarms:
-            at = min(at, alarms[0][0])
-        return at if at < float("inf") else None
+        state = self._state
+        at = state.next_change_at
+        expires_at = state.expiries.next_at()
+        if expires_at < at:
+            at = expires_at
+        alarms = state.alarms
+        if alarms and alarms[0][0] < at:
+            at = alarms[0][0]
+        return at if at < _NEVER else None
 
     def settle(self, request: Request, outcome: Outcome, now: float) -> list[Effect]:
         """A running request has come to its one outcome (contract B2). Its lease is FREED or DRAINING by then.

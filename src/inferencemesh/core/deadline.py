@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
+from typing import Final
 
 from inferencemesh.core.request import Request, RequestState
 
+_NEVER: Final = float("inf")
 _Entry = tuple[float, int, Request]
 
 
@@ -41,7 +43,7 @@ class Expiries:
             if _live(heap[0]):
                 return heap[0][0]
             heappop(heap)
-        return float("inf")
+        return _NEVER
 
     def due(self, now: float) -> Iterator[Request]:
         """Take out, one by one, the waiters whose time has come. Each must have left the line before the next."""

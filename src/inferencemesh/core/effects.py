@@ -23,12 +23,17 @@ class Refusal:
     estimate_s: float | None = None
 
 
-@dataclass(slots=True)
+# A generated __init__ is never compiled (docs/deployment.md, "Speed"): what is made for each request has its own.
+@dataclass(slots=True, init=False)
 class Granted:
     """`request` holds `lease` from now on: from its offer, from the line, or again after it was requeued."""
 
     request: Request
     lease: Lease
+
+    def __init__(self, request: Request, lease: Lease) -> None:
+        self.request = request
+        self.lease = lease
 
 
 @dataclass(slots=True)

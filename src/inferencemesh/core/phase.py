@@ -26,7 +26,7 @@ class Step(StrEnum):
     SETTLED = "settled"  # the one outcome is in the books
 
 
-class IllegalTransitionError(RuntimeError):
+class IllegalTransitionError(Exception):
     """A step that the table does not allow: a bug in the shell."""
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import orjson
 
@@ -41,17 +40,28 @@ _READY = frozenset({"/health/ready", "/readyz", "/health"})
 _SERVICE_LIMITS = frozenset({"queue_full", "queue_bytes_full"})
 
 
-@dataclass(slots=True)
 class Caller:
-    """What the head told of a request."""
+    """What the head told of a request. `returns` is whether it says that it tries again, as the SDKs do."""
 
-    id: str
-    tenant: Tenant
-    timeout_s: float | None
-    class_name: str
-    class_offset_s: float
-    trace: bytes | None
-    returns: bool | None  # whether it says that it tries again, as the SDKs do
+    __slots__ = ("class_name", "class_offset_s", "id", "returns", "tenant", "timeout_s", "trace")
+
+    def __init__(
+        self,
+        id: str,
+        tenant: Tenant,
+        timeout_s: float | None,
+        class_name: str,
+        class_offset_s: float,
+        trace: bytes | None,
+        returns: bool | None,
+    ) -> None:
+        self.id = id
+        self.tenant = tenant
+        self.timeout_s = timeout_s
+        self.class_name = class_name
+        self.class_offset_s = class_offset_s
+        self.trace = trace
+        self.returns = returns
 
 
 class PublicApp:
@@ -84,7 +94,7 @@ class PublicApp:
 
     def on_head(self, request: IncomingRequest) -> Answer | BodyPlan:
         """Decide on the head alone."""
-        request_id = valid_request_id(request.header(b"x-request-id")) or self._rng.randbytes(12).hex()
+        request_id = valid_request_id(request.header(b"x-request-id")) or f"{self._rng.getrandbits(96):024x}"
         path = request.path
         try:
             if path in _CHAT:
@@ -189,7 +199,7 @@ class PublicApp:
     def on_protocol_error(self, code: str, message: str, request: IncomingRequest | None) -> Answer:
         """A request that HTTP itself forbids, or that was cut off."""
         told = request.header(b"x-request-id") if request is not None else None
-        request_id = valid_request_id(told) or self._rng.randbytes(12).hex()
+        request_id = valid_request_id(told) or f"{self._rng.getrandbits(96):024x}"
         error = MeshError(code, message, close=True)
         caller = request.context if request is not None else None
         tenant = caller.tenant.name if isinstance(caller, Caller) else None
@@ -266,6 +276,8 @@ class _Preflight(Exception):  # noqa: N818 - a way out of a decision, not an err
 
 
 def _is_json(content_type: bytes) -> bool:
+    if content_type == b"application/json":
+        return True
     media = content_type.split(b";", 1)[0].strip().lower()
     return media == b"application/json" or (media.startswith(b"application/") and media.endswith(b"+json"))
 

@@ -9,6 +9,7 @@ What needs I/O after that (waiting for a backend to stop) belongs to `drain.Drai
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from inferencemesh.core.errors import MeshError
 from inferencemesh.core.events import Retried
@@ -32,7 +33,8 @@ from inferencemesh.wire.sse import KEEPALIVE
 # this long, about one health interval, so that it does not draw (and use up the retries of) every request meanwhile.
 CONNECT_QUIET_S = 5.0
 
-_DONE = Outcome(Phase.COMPLETE, OK)
+_DONE: Final = Outcome(Phase.COMPLETE, OK)
+_PARTS: Final = 7  # of the end of an exchange
 
 
 class Exchange(CallerSide):
@@ -398,7 +400,7 @@ class Exchange(CallerSide):
             self.step = advance(self.step, Step.ATTEMPT)
         body = incoming.body
         if self._settings.upstream_name != self._peek.model:
-            body = replace_model(body, self._peek, self._settings.upstream_name)
+            body = replace_model(body, self._settings.upstream_name)
         attempt = self.attempt
         if attempt is None:
             raise MeshError("internal", "no attempt is under way")
@@ -423,24 +425,33 @@ class Exchange(CallerSide):
         if cause == CLIENT_GONE:
             waiting = self.request.state is RequestState.WAITING
             self._stage = "waiting" if waiting else str(self.phase)
-        # Each part runs whatever became of those before it.
-        for part in (
-            self._close_attempt,
-            self._settle,
-            self._end_response,
-            self._incoming.release_body,
-            self._leave,
-            self._tell,
-            self._unlink,
-        ):
+        done = 0
+        while done < _PARTS:
             try:
-                part()
+                while done < _PARTS:
+                    done += 1
+                    self._finalize_part(done)
             except Exception as bug:
                 self._services.bug("an exchange could not be finished cleanly", bug)
 
-    def _close_attempt(self) -> None:
-        if self.attempt is not None:
-            self.attempt.close()
+    def _finalize_part(self, number: int) -> None:
+        """Do one part of the end. Each runs once, in this order, whatever became of those before it."""
+        if number == 1:
+            if self.attempt is not None:
+                self.attempt.close()
+        elif number == 2:
+            self._settle()
+        elif number == 3:
+            if not self.responder.finished:
+                self.responder.cut()
+        elif number == 4:
+            self._incoming.release_body()
+        elif number == 5:
+            self._services.live.discard(self)
+        elif number == 6:
+            self._tell()
+        else:
+            self._unlink()
 
     def _settle(self) -> None:
         self.step = advance(Step.ENDED, Step.SETTLED)
@@ -462,13 +473,6 @@ class Exchange(CallerSide):
         finally:
             usual = self._cause == OK and self.phase is Phase.COMPLETE
             gate.settle(self.request, _DONE if usual else Outcome(self.phase, self._cause or "internal"))
-
-    def _end_response(self) -> None:
-        if not self.responder.finished:
-            self.responder.cut()
-
-    def _leave(self) -> None:
-        self._services.live.discard(self)
 
     def _unlink(self) -> None:
         """What has ended refers to nothing in a circle: its memory comes back at once, not by a collection."""

@@ -7,7 +7,7 @@ who wait: a grant resolves the waiter's future, an expiry or displacement fails 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from inferencemesh.core.admission import Admission
 from inferencemesh.core.effects import Displaced, Effect, Expired, Granted, Refused
@@ -151,7 +151,7 @@ class Gate:
 
     # --- inside ---------------------------------------------------------------------------------------------
 
-    def _apply(self, effects: Iterable[Effect]) -> None:
+    def _apply(self, effects: list[Effect]) -> None:
         """Hand on what a call brought. Any call may have made an instant at which waiters can go on."""
         for effect in effects:
             if isinstance(effect, Granted):
@@ -180,8 +180,10 @@ class Gate:
 
     def _arm(self) -> None:
         wake = self.admission.next_wake_at()
-        if wake is None or wake >= self._armed_at:
-            return
+        if wake is not None and wake < self._armed_at:
+            self._arm_for(wake)
+
+    def _arm_for(self, wake: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._armed_at = wake

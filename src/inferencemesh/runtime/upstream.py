@@ -74,7 +74,7 @@ class Upstream:
         if traceparent is not None:
             head.append(b"traceparent: " + traceparent + b"\r\n")
         for name, value in headers:
-            head.append(name + b": " + value + b"\r\n")
+            head.append(b"%b: %b\r\n" % (name, value))
         if method != b"GET":
             head.append(b"content-length: %d\r\n" % len(body))
         head.append(b"\r\n")
@@ -89,4 +89,4 @@ _JOIN_BYTES = 64 * 1024  # below it one copy is cheaper than a second write
 
 def attempt_id(rng: random.Random) -> str:
     """An id of our own for one attempt: two attempts at one engine never share one."""
-    return "mesh-" + rng.randbytes(12).hex()
+    return f"mesh-{rng.getrandbits(96):024x}"

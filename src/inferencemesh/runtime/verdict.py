@@ -20,16 +20,32 @@ Headers = list[tuple[bytes, bytes]]
 MAX_QUIET_S = 60.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Result:
     """How an attempt ended. `reason` is what `retries.on` and the retry metric name."""
 
-    error: MeshError | None = None
-    reason: str | int = ""
-    full: bool = False  # the engine's own admission refused it: not a failure, not an attempt (B6)
-    not_before_s: float = 0.0
-    fault: bool = False  # counts for the breaker
-    usage: Usage | None = None
+    error: MeshError | None
+    reason: str | int
+    full: bool  # the engine's own admission refused it: not a failure, not an attempt (B6)
+    not_before_s: float
+    fault: bool  # counts for the breaker
+    usage: Usage | None
+
+    def __init__(
+        self,
+        error: MeshError | None = None,
+        reason: str | int = "",
+        full: bool = False,
+        not_before_s: float = 0.0,
+        fault: bool = False,
+        usage: Usage | None = None,
+    ) -> None:
+        self.error = error
+        self.reason = reason
+        self.full = full
+        self.not_before_s = not_before_s
+        self.fault = fault
+        self.usage = usage
 
     @property
     def ok(self) -> bool:

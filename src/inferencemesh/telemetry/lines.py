@@ -18,11 +18,15 @@ Fields = MutableMapping[str, Any]
 
 MAX_MODEL = 128  # characters of a model name that a caller made up
 _NEWLINE: Final = orjson.OPT_APPEND_NEWLINE
+_MILLISECONDS: Final = tuple(f".{number:03d}Z" for number in range(1000))  # looked up in a tenth of the time
 
 
 def milliseconds(value_s: float | None) -> float | None:
     """Milliseconds to three places."""
-    return None if value_s is None else round(value_s * 1e6) / 1e3  # of an integer: a fifth of the time
+    if value_s is None:
+        return None
+    # Of an integer, and without round(): a tenth of the time.
+    return int(value_s * 1e6 + 0.5) / 1e3 if value_s >= 0 else -int(0.5 - value_s * 1e6) / 1e3
 
 
 def level_of(event: RequestEnded | RequestRefused) -> str:
@@ -96,7 +100,7 @@ class Stamp:
         if second != self._second:
             self._second = second
             self._text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-        return f"{self._text}.{whole - second * 1000:03d}Z"
+        return self._text + _MILLISECONDS[whole - second * 1000]
 
 
 def json_line(event: RequestEnded | RequestRefused, stamp: Stamp) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
+from typing import Final
 
 from inferencemesh.core.errors import MeshError
 from inferencemesh.wire.trace import parse_traceparent as parse_traceparent
@@ -137,6 +138,7 @@ _REMEMBERED = 512
 _REMEMBERED_BYTES = 64
 _REQUEST = _Dropped(_REQUEST_DROPPED, _REQUEST_DROPPED_PREFIXES)
 _RESPONSE = _Dropped(_RESPONSE_DROPPED, _RESPONSE_DROPPED_PREFIXES)
+_KEY_LENGTHS: Final = (len("authorization"), len("x-api-key"))
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 _SECONDS = re.compile(rb"[0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9}")
 _BREAKS = re.compile(rb"[\r\n\0]")
@@ -182,7 +184,8 @@ def _forward(headers: Iterable[tuple[bytes, bytes]], which: _Dropped, keep: Coll
     if named:
         kept = [field for field in kept if field[0] not in named]
     # Parsers refuse these bytes; a value that holds one all the same must not become two fields.
-    if _BREAKS.search(b"".join([value for _, value in kept])) is not None:
+    values = b"".join([value for _, value in kept])
+    if len(values.translate(None, b"\r\n\0")) != len(values):
         kept = [field for field in kept if _BREAKS.search(field[1]) is None]
     return kept
 
@@ -194,6 +197,8 @@ def credentials(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
     """
     keys: list[bytes] = []
     for raw, value in headers:
+        if len(raw) not in _KEY_LENGTHS:
+            continue
         name = raw.lower()
         if name == b"authorization":
             scheme, _, key = value.strip().partition(b" ")

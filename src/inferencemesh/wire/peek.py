@@ -45,17 +45,33 @@ _SPELLINGS = {
 }
 
 
-@dataclass(slots=True)
+# A generated __init__ is never compiled (docs/deployment.md, "Speed"): what is made for each request has its own.
+@dataclass(slots=True, init=False)
 class Peek:
-    """What a request asks for. `model_span` is the byte range of the value, quotation marks included."""
+    """What a request asks for."""
 
     model: str
     stream: bool
     width: int  # slots that it takes: sequences made at once (contract A13)
     max_tokens: int | None
-    model_span: tuple[int, int]
     include_usage: bool
-    choices: int = 1  # sequences in the answer: each has its own finish reason
+    choices: int  # sequences in the answer: each has its own finish reason
+
+    def __init__(
+        self,
+        model: str,
+        stream: bool,
+        width: int,
+        max_tokens: int | None,
+        include_usage: bool,
+        choices: int = 1,
+    ) -> None:
+        self.model = model
+        self.stream = stream
+        self.width = width
+        self.max_tokens = max_tokens
+        self.include_usage = include_usage
+        self.choices = choices
 
 
 def peek_chat(body: bytes) -> Peek:
@@ -84,20 +100,26 @@ def peek_completion(body: bytes) -> Peek:
 def peek_plain(body: bytes) -> Peek:
     """Look into a request of which only the model matters (embeddings …). Raises as `peek_chat`."""
     asked = _load(body)
-    return Peek(
-        model=_model(asked),
-        stream=_stream(asked),
-        width=1,
-        max_tokens=None,
-        model_span=_model_span(body, asked),
-        include_usage=False,
-    )
+    peek = Peek(_model(asked), _stream(asked), width=1, max_tokens=None, include_usage=False)
+    _check_keys(body, asked)
+    return peek
 
 
-def replace_model(body: bytes, peek: Peek, name: str) -> bytes:
-    """The body with another model name; every other byte stays."""
-    start, end = peek.model_span
+def replace_model(body: bytes, name: str) -> bytes:
+    """The body with another model name; every other byte stays. `body` is one that was looked into."""
+    start, end = model_span(body)
     return body[:start] + orjson.dumps(name) + body[end:]
+
+
+def model_span(body: bytes) -> tuple[int, int]:
+    """The byte range of the model's value, quotation marks included. `body` is one that was looked into."""
+    name = b'"model"'
+    last = body.rfind(name)
+    alone = last >= 0 and _is_plain(body) and body.rfind(name, 0, last) < 0
+    end = last + len(name) if alone else _only_place(body, orjson.loads(body), "model")
+    value = _MODEL_VALUE.match(body, end - 1)
+    assert value is not None  # noqa: S101 - the body is valid JSON and its model a string
+    return value.span(1)
 
 
 def _peek(body: bytes, asked: dict[str, Any], prompts: int) -> Peek:
@@ -111,7 +133,8 @@ def _peek(body: bytes, asked: dict[str, Any], prompts: int) -> Peek:
     max_tokens = _max_tokens(asked)
     options = asked.get("stream_options")
     include_usage = isinstance(options, dict) and options.get("include_usage") is True
-    return Peek(model, stream, width, max_tokens, _model_span(body, asked), include_usage, n * prompts)
+    _check_keys(body, asked)
+    return Peek(model, stream, width, max_tokens, include_usage, n * prompts)
 
 
 def _load(body: bytes) -> dict[str, Any]:
@@ -189,25 +212,19 @@ def _max_tokens(asked: dict[str, Any]) -> int | None:
     return bound if bound is not None and bound >= 0 else None
 
 
-def _model_span(body: bytes, asked: dict[str, Any]) -> tuple[int, int]:
-    """Where the model's value stands. Raises if a key that we decide on stands at the top level twice."""
-    plain = body.rfind(b"\\u00") < 0 or _ESCAPED_LETTER.search(body) is None
-    model_end = 0
+def _check_keys(body: bytes, asked: dict[str, Any]) -> None:
+    """Raise if a key that we decide on stands at the top level twice."""
+    plain = _is_plain(body)
     for key in asked:
         name = _QUOTED.get(key)
-        if name is None:
-            continue
         # `rfind` is the fastest of the searches by far, so both questions are asked from the end.
-        last = body.rfind(name)
-        if plain and body.rfind(name, 0, last) < 0:
-            end = last + len(name)
-        else:
-            end = _only_place(body, asked, key)
-        if key == "model":
-            model_end = end
-    value = _MODEL_VALUE.match(body, model_end - 1)
-    assert value is not None  # noqa: S101 - the body is valid JSON and its model a string
-    return value.span(1)
+        if name is not None and not (plain and body.rfind(name, 0, body.rfind(name)) < 0):
+            _only_place(body, asked, key)
+
+
+def _is_plain(body: bytes) -> bool:
+    """Whether no letter of the body can be an escape, so that every key stands there as it is spelt."""
+    return body.rfind(b"\\u00") < 0 or _ESCAPED_LETTER.search(body) is None
 
 
 def _only_place(body: bytes, asked: dict[str, Any], key: str) -> int:

@@ -27,20 +27,29 @@ class InBandError:
     status: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+# A generated __init__ is never compiled (docs/deployment.md, "Speed"): what is made for each request has its own.
+@dataclass(slots=True, init=False)
 class Usage:
     """Token counts as the upstream gave them; `None` where it gave none."""
 
     input_tokens: int | None
     output_tokens: int | None
 
+    def __init__(self, input_tokens: int | None, output_tokens: int | None) -> None:
+        self.input_tokens = input_tokens
+        self.output_tokens = output_tokens
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True, init=False)
 class PlainResult:
     """What a plain (not streamed) 200 answer says beside its content."""
 
     error: InBandError | None
     usage: Usage | None
+
+    def __init__(self, error: InBandError | None, usage: Usage | None) -> None:
+        self.error = error
+        self.usage = usage
 
 
 class StreamTracker(Protocol):

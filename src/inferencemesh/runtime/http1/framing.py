@@ -7,6 +7,7 @@ HTTP implementation might delimit differently is a `FramingError`, after which t
 from __future__ import annotations
 
 import io
+from typing import Final
 from urllib.parse import unquote_to_bytes
 
 import httptools
@@ -14,6 +15,7 @@ from httptools import HttpParserError, HttpParserUpgrade
 
 from inferencemesh.runtime.http1.message import IncomingRequest
 
+_SPACE: Final = 0x20
 _METHODS = {m.encode(): m for m in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")}
 _HOST_CHARS = (
     b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789" + b"-._~%!$&'()*+,;=:[]"
@@ -41,7 +43,9 @@ class _HeadSink:
         self.complete = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.lower(), value.strip(b" \t")))
+        if value and (value[0] <= _SPACE or value[-1] <= _SPACE):
+            value = value.strip(b" \t")
+        self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         self.complete = True
@@ -128,7 +132,7 @@ def _apply_framing_fields(request: IncomingRequest, http10: bool) -> None:
 
 def _split_target(method: bytes, target: bytes) -> tuple[str, bytes]:
     """Decoded path and raw query of an origin-form, absolute-form or `*` target."""
-    if b"#" in target:
+    if target.find(b"#") >= 0:  # `in` would first ask whether it is a number
         raise FramingError("The request target must not have a fragment.")
     raw, _, query = target.partition(b"?")
     if raw[:1] != b"/":
@@ -139,7 +143,7 @@ def _split_target(method: bytes, target: bytes) -> tuple[str, bytes]:
             raise FramingError("The request target must be a path or an absolute http(s) URL.")
         slash = rest.find(b"/")
         raw = rest[slash:] if slash >= 0 else b"/"
-    if b"%" not in raw:
+    if raw.find(b"%") < 0:
         try:
             return raw.decode("ascii"), query
         except UnicodeDecodeError:

@@ -24,6 +24,17 @@ _OWNED = frozenset(
         b"upgrade",
     )
 )
+# Of those that are not: what nearly every response has.
+_USUAL = frozenset(
+    (
+        b"content-type",
+        b"x-request-id",
+        b"request-id",
+        b"x-mesh-queue-ms",
+        b"cache-control",
+        b"x-accel-buffering",
+    )
+)
 _STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode("ascii") for s in HTTPStatus}
 
 
@@ -40,10 +51,9 @@ def response_head(status: int, headers: Headers, framing: bytes) -> bytes:
     """
     parts = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
     for name, value in headers:
-        if name.lower() not in _OWNED:
+        if name in _USUAL or name.lower() not in _OWNED:
             parts.append(b"%b: %b\r\n" % (name, value))
-    lines = len(parts)
     head = b"".join(parts)
-    if head.count(b"\n") != lines or head.count(b"\r") != lines or 0 in head:
+    if len(head.translate(None, b"\r\n\0")) != len(head) - 2 * len(parts):
         raise ValueError("A response header field contains CR, LF or NUL.")
     return b"%b%b%b\r\n" % (head, _common_fields(), framing)
