@@ -248,10 +248,11 @@ def test_time_in_which_the_caller_takes_nothing_is_not_the_backends() -> None:
         attempt.check(place.loop.time())
         await asyncio.sleep(PLAN.idle_s - 1.0)
         attempt.check(place.loop.time())
-        assert not attempt.done.done()
+        assert not attempt.over
         await asyncio.sleep(1.0)
         attempt.check(place.loop.time())
-        error = attempt.done.result().error
+        assert attempt.result is not None
+        error = attempt.result.error
         assert error is not None
         assert error.code == "idle_timeout"
         attempt.close()

@@ -24,6 +24,7 @@ from inferencemesh.runtime.http1.responder import Responder
 from inferencemesh.runtime.http1.server import Answer, BodyPlan, IncomingRequest
 from inferencemesh.runtime.services import Services
 from inferencemesh.runtime.settings import ModelSettings
+from inferencemesh.runtime.upstream import random_hex
 from inferencemesh.wire.fields import credentials, parse_mesh_timeout, valid_request_id
 from inferencemesh.wire.peek import peek_chat
 from inferencemesh.wire.render import error_response
@@ -94,7 +95,7 @@ class PublicApp:
 
     def on_head(self, request: IncomingRequest) -> Answer | BodyPlan:
         """Decide on the head alone."""
-        request_id = valid_request_id(request.header(b"x-request-id")) or f"{self._rng.getrandbits(96):024x}"
+        request_id = valid_request_id(request.header(b"x-request-id")) or random_hex(self._rng)
         path = request.path
         try:
             if path in _CHAT:
@@ -199,7 +200,7 @@ class PublicApp:
     def on_protocol_error(self, code: str, message: str, request: IncomingRequest | None) -> Answer:
         """A request that HTTP itself forbids, or that was cut off."""
         told = request.header(b"x-request-id") if request is not None else None
-        request_id = valid_request_id(told) or f"{self._rng.getrandbits(96):024x}"
+        request_id = valid_request_id(told) or random_hex(self._rng)
         error = MeshError(code, message, close=True)
         caller = request.context if request is not None else None
         tenant = caller.tenant.name if isinstance(caller, Caller) else None

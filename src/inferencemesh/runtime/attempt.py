@@ -1,7 +1,7 @@
 """One try at one backend: the sink of the upstream's response (contract B1, B5, C7).
 
 No coroutine runs per event: `on_body` gathers what one read brought, `on_read` gives it to the relay, and the task of
-the exchange sleeps until `done`.
+the exchange, where it has one, sleeps until there is a `result`.
 
 Owns its lease until `close()`, which always leaves it free or draining: free where the backend's own end was seen or
 it never heard of the request, draining where the end was ours.
@@ -56,23 +56,25 @@ class Attempt:
         "_held_bytes",
         "_inflate",
         "_loop",
+        "_on_result",
         "_outlet",
         "_passing",
         "_plan",
         "_relay",
         "_replayed",
         "_stalled",
+        "_waiter",
         "attempt_id",
         "bytes_in",
         "conn",
         "dispatched_at",
-        "done",
         "ended",
         "first_content_at",
         "head_at",
         "headers",
         "last_at",
         "lease",
+        "result",
         "sent",
         "status",
         "tracker",
@@ -107,7 +109,9 @@ class Attempt:
         self.ended = False  # the backend's own end of the response was seen
         self._closed = False
         self._replayed = False
-        self.done: asyncio.Future[Result] = loop.create_future()
+        self.result: Result | None = None
+        self._on_result: Callable[[], None] | None = None
+        self._waiter: asyncio.Future[None] | None = None
         self._end_waiter: asyncio.Future[None] | None = None
         self.status = 0
         self.headers: Headers = []
@@ -144,17 +148,31 @@ class Attempt:
                     error.details["detail"] = str(lost)
                     return Result(error, "connect", fault=True)
                 self.send(conn, payload)
-            result = await self.done
+            result = self.result
+            if result is None:
+                self._waiter = self._loop.create_future()
+                try:
+                    await self._waiter
+                finally:
+                    self._waiter = None
+                continue
             if result.reason != STALE or self._replayed:
                 return result
             # A kept connection that the backend had closed before it could read a byte of the request.
             self._replayed = True
             self.sent = self.ended = False
             self.conn = None
-            self.done = self._loop.create_future()
+            self.result = None
+
+    def notify(self, on_result: Callable[[], None]) -> None:
+        """Call `on_result` once there is a result that nobody waits for.
+
+        With the end of the answer itself that is at once, as the last thing; else in a step of its own.
+        """
+        self._on_result = on_result
 
     def send(self, conn: ClientConnection, payload: Callable[[], list[bytes]]) -> None:
-        """Send the request on a connection that is at hand; `done` tells the end."""
+        """Send the request on a connection that is at hand; `result` tells the end."""
         self.conn = conn
         data = payload()
         self.sent = True
@@ -182,6 +200,11 @@ class Attempt:
     def take_plain(self) -> tuple[int, Headers, bytes]:
         """The whole plain answer."""
         return self.status, self.headers, self._body
+
+    @property
+    def over(self) -> bool:
+        """Whether it has its result, or was closed without one."""
+        return self.result is not None or self._closed
 
     @property
     def limit_at(self) -> float:
@@ -225,7 +248,7 @@ class Attempt:
 
     def check(self, now: float) -> None:
         """The sweep: first content, idle gap, prefetch limit (C1, C7)."""
-        if self.done.done() or self.dispatched_at is None:
+        if self.over or self.dispatched_at is None:
             return
         plan, relay = self._plan, self._relay
         if plan.stream and self.first_content_at is None and (relay is not None or self.head_at is None):
@@ -249,8 +272,8 @@ class Attempt:
             return
         self._closed = True
         self._held_budget.give_back(self)
-        if not self.done.done():
-            self.done.cancel()
+        if self._waiter is not None:
+            self._waiter.cancel()
         conn = self.conn
         if self.ended or conn is None:
             self._gate.release(self.lease)
@@ -265,6 +288,7 @@ class Attempt:
     def unlink(self) -> None:
         """The exchange is over: let go of it, and of the relay that knows us both."""
         self._outlet = NOBODY
+        self._on_result = None
         self._relay = None
 
     # --- the connection's side: called from data_received -----------------------------------------------------
@@ -274,7 +298,7 @@ class Attempt:
         self.status = status
         self.headers = headers
         self.head_at = self.last_at = self._loop.time()
-        if self.done.done():
+        if self.over:
             return
         content_type = encoding = b""
         for name, value in headers:
@@ -305,7 +329,7 @@ class Attempt:
         if not self._chunks:
             return
         data = self._take_chunks()
-        if self.done.done():
+        if self.over:
             return
         relay = self._relay
         if relay is None:
@@ -321,19 +345,29 @@ class Attempt:
         self.last_at = self._loop.time()
         data = self._take_chunks() if self._chunks else b""
         self.ended = True
+        if self.over:
+            self._backend_ended()
+            return
+        on_result, self._on_result = self._on_result, None
         try:
             if self._inflate is not None and not self._inflate.whole:
                 self._resolve(protocol_fault("the backend's compressed body is incomplete"))
-            if not self.done.done():
+            else:
                 self._resolve(self._relay.end(data) if self._relay is not None else self._plain_end(data))
         finally:
-            self._backend_ended()
+            try:
+                self._backend_ended()
+            finally:
+                if self.result is None:
+                    self._on_result = on_result
+                elif on_result is not None:
+                    on_result()
 
     def on_lost(self, lost: UpstreamLost) -> None:
         """The connection ended before the response did; by the backend only if its own close was seen."""
         by_backend = lost.code == "upstream_reset" and lost.peer_closed
         self.ended = by_backend
-        if not self.done.done():
+        if not self.over:
             if lost.unread and not self._replayed:
                 self._resolve(Result(lost_error(lost), STALE))
                 return  # the slot stays ours: the request has not reached the backend yet
@@ -403,16 +437,21 @@ class Attempt:
             _wake(self._end_waiter)
 
     def _is_full(self) -> bool:
-        return self.done.done() and not self.done.cancelled() and self.done.result().full
+        return self.result is not None and self.result.full
 
     def _resolve(self, result: Result) -> None:
-        if not self.done.done():
-            self.usage = usage = result.usage
-            if usage is not None:
-                self.lease.input_tokens = usage.input_tokens
-                if usage.output_tokens is not None:
-                    self.lease.output_tokens = usage.output_tokens
-            self.done.set_result(result)
+        if self.over:
+            return
+        self.usage = usage = result.usage
+        if usage is not None:
+            self.lease.input_tokens = usage.input_tokens
+            if usage.output_tokens is not None:
+                self.lease.output_tokens = usage.output_tokens
+        self.result = result
+        if self._waiter is not None:
+            _wake(self._waiter)
+        elif self._on_result is not None:
+            self._loop.call_soon(self._on_result)
 
     def _take_chunks(self) -> bytes:
         chunks = self._chunks

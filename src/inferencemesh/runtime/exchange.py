@@ -110,12 +110,12 @@ class Exchange(CallerSide):
         except BaseException:
             conn.release()
             raise
+        attempt.notify(self._attempt_done)
         try:
             attempt.send(conn, self._payload)
         except Exception as bug:
             self._failed = bug
             return False
-        attempt.done.add_done_callback(self._attempt_done)
         return True
 
     def _follow(self) -> None:
@@ -124,12 +124,12 @@ class Exchange(CallerSide):
         # A task that is cancelled before its first step never enters its `finally`.
         self.task.add_done_callback(self._task_done)
 
-    def _attempt_done(self, done: asyncio.Future[Result]) -> None:
+    def _attempt_done(self) -> None:
         """The attempt that was made without a task is over. The usual end is taken here, a step from `finalize`."""
-        if self.task is not None or self._finalized or done.cancelled():
-            return
         attempt = self.attempt
-        if attempt is not None and attempt.ended and done.result().ok and self._forced is None:
+        if self.task is not None or self._finalized or attempt is None or attempt.result is None:
+            return
+        if attempt.ended and attempt.result.ok and self._forced is None:
             try:
                 self._hand_over(attempt)
                 if not self.responder.unsent_bytes() and not self.responder.departed:
@@ -326,7 +326,7 @@ class Exchange(CallerSide):
         ):
             return
         self._forced = (error, cause or error.code)
-        if attempt is not None and attempt.sent and not attempt.done.done():
+        if attempt is not None and attempt.sent and not attempt.over:
             attempt.fail(error)
         elif self.task is not None:
             self.task.cancel()

@@ -89,4 +89,9 @@ _JOIN_BYTES = 64 * 1024  # below it one copy is cheaper than a second write
 
 def attempt_id(rng: random.Random) -> str:
     """An id of our own for one attempt: two attempts at one engine never share one."""
-    return f"mesh-{rng.getrandbits(96):024x}"
+    return "mesh-" + random_hex(rng)
+
+
+def random_hex(rng: random.Random) -> str:
+    """24 digits. `randbytes` does the same in interpreted Python."""
+    return rng.getrandbits(96).to_bytes(12, "big").hex()

@@ -211,13 +211,25 @@ def plain_result(body: bytes) -> PlainResult:
         at = body.rfind(b'"usage"')
         if at < 0:
             return PlainResult(None, None)
-        found = _USAGE.match(body, at)
-        if found is not None and body.rfind(b'"usage"', 0, at) < 0:
-            return PlainResult(None, read_usage(_value_or_text(found[1])))
+        if body.rfind(b'"usage"', 0, at) < 0:
+            usage = _small_object(body, at + 7)
+            if usage:
+                return PlainResult(None, read_usage(_value_or_text(usage)))
     value = _value_or_text(body)
     if not isinstance(value, dict):
         return PlainResult(None, None)
     return PlainResult(find_error(value), read_usage(value.get("usage")))
+
+
+def _small_object(body: bytes, at: int) -> bytes:
+    """The object that is the value of the key that ends at `at`, braces within one level; nothing if it is another."""
+    start = at + 1 if body[at : at + 2] == b":{" else at + 2 if body[at : at + 3] == b": {" else 0
+    if start:
+        end = body.find(b"}", start) + 1
+        if end and body.find(b"{", start + 1, end) < 0:
+            return body[start:end]
+    found = _USAGE.match(body, at - 7)
+    return found[1] if found is not None else b""
 
 
 def _all_null(block: bytes, key: bytes) -> bool:

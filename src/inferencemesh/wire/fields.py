@@ -138,7 +138,8 @@ _REMEMBERED = 512
 _REMEMBERED_BYTES = 64
 _REQUEST = _Dropped(_REQUEST_DROPPED, _REQUEST_DROPPED_PREFIXES)
 _RESPONSE = _Dropped(_RESPONSE_DROPPED, _RESPONSE_DROPPED_PREFIXES)
-_KEY_LENGTHS: Final = (len("authorization"), len("x-api-key"))
+_AUTHORIZATION: Final = len("authorization")
+_API_KEY: Final = len("x-api-key")
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 _SECONDS = re.compile(rb"[0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9}")
 _BREAKS = re.compile(rb"[\r\n\0]")
@@ -197,7 +198,7 @@ def credentials(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
     """
     keys: list[bytes] = []
     for raw, value in headers:
-        if len(raw) not in _KEY_LENGTHS:
+        if len(raw) != _AUTHORIZATION and len(raw) != _API_KEY:
             continue
         name = raw.lower()
         if name == b"authorization":

@@ -50,6 +50,8 @@ class ClientProtocol(ClientChannel):
     def data_received(self, data: bytes) -> None:
         """Bytes of the backend's: of the response due, or none that we asked for."""
         n = len(data)
+        if not self.bytes_in:
+            self._is_http11 = data[:9] == b"HTTP/1.1 "
         self.bytes_in += n
         state = self._state
         if state != ACTIVE and (state != ENDING or self._deaf):

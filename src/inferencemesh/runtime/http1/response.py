@@ -55,6 +55,7 @@ class ResponseReader:
         "_head_done",
         "_headers",
         "_interim",
+        "_is_http11",
         "_keep",
         "_parser",
         "_silent",
@@ -74,6 +75,7 @@ class ResponseReader:
         self._head_bytes = 0
         self._silent = 0  # bytes since the last body byte
         self._head_done = False
+        self._is_http11 = False  # as read from its first bytes: the parser makes a text of it
         self._complete = False
         self._delimited = False  # by a length or chunks; else by the end of the connection
 
@@ -104,10 +106,11 @@ class ResponseReader:
         status = parser.get_status_code()
         if status < 200:
             self._interim += 1
+            self._is_http11 = False  # the next head says so by itself
             if status == 101 or status < 100 or self._interim > _INTERIM:
                 raise BadResponseError(f"its status is {status}")
             return
-        if parser.get_http_version() not in ("1.1", "1.0"):
+        if not self._is_http11 and parser.get_http_version() not in ("1.1", "1.0"):
             raise BadResponseError("it is not HTTP/1.1")
         self._head_done = True
         sink = self._sink
