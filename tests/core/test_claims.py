@@ -128,10 +128,10 @@ def test_a_free_slot_is_never_kept() -> None:
     assert isinstance(line.offer(at, returns=False), Granted)
 
 
-def test_no_place_is_kept_for_those_beyond_a_limit_of_their_own() -> None:
+def test_no_place_of_others_is_kept_for_those_beyond_a_limit_of_their_own() -> None:
     line = Line(max_waiting_per_tenant=2)
     first = line.offer(0.0)
     assert isinstance(first, Granted)
     effects = [line.offer(0.0) for _ in range(10)]
     assert [type(effect) for effect in effects] == [Queued] * 2 + [Refused] * 8
-    assert not line.admission._state.models["m"].claims._later
+    assert not line.admission._state.models["m"].line.claims._later

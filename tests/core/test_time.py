@@ -156,7 +156,7 @@ def test_retry_after_stays_within_a_minute_and_memory_within_bounds() -> None:
         effects = mesh.admission.offer(mesh.request(f"t{number}"), mesh.now)
         assert isinstance(effects[0], Refused)
         assert 0 < effects[0].refusal.retry_after_s <= 60
-    assert len(mesh.admission._state.models["m"].tickets._next) <= 4096
+    assert len(mesh.admission._state.models["m"].usual.tickets._next) <= 4096
     assert len(mesh.admission._state.tenants) == 1
 
 

@@ -7,14 +7,15 @@ clients do) and asks again. Everything is drawn from a seed.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 
 from inferencemesh.core.admission import Admission, Displaced, Effect, Expired, Granted, Refused
-from inferencemesh.core.model import BackendSpec, Limits, ModelSpec, TenantSpec
+from inferencemesh.core.model import BackendSpec, ClassSpec, Limits, ModelSpec, TenantSpec
 from inferencemesh.core.outcome import Outcome, Phase
 from inferencemesh.core.request import Lease, Request
 
@@ -31,6 +32,7 @@ class Told:
     served: int = 0
     worst: int = 0  # refusals of the unluckiest request
     waits: list[float] = field(default_factory=list)
+    estimates: list[float] = field(default_factory=list)  # as refusals told them
     ended_at: float = 0.0
 
 
@@ -50,15 +52,25 @@ class Crowd:
         lateness_s: float = 2.0,
         deadline_s: float = 600.0,
         says: bool = True,
+        model: ModelSpec | None = None,
+        tenant: TenantSpec | None = None,
+        classes: Sequence[ClassSpec] = (),
+        floor: float | None = None,
+        class_of: Callable[[int], str] = lambda caller: "",
     ) -> None:
+        """`told` is of all callers, `told_of` by class."""
         self.rng = random.Random(seed)
         self.admission = Admission(
             [BackendSpec("b", slots)],
-            [ModelSpec("m", ("b",), queue_timeout_s=600.0)],
-            [TenantSpec("t")],
+            [model or ModelSpec("m", ("b",), queue_timeout_s=600.0)],
+            [tenant or TenantSpec("t")],
             Limits(),
             rng=random.Random(seed + 1),
+            classes=classes,
+            floor=floor,
         )
+        self.class_of = class_of
+        self.told_of: dict[str, Told] = defaultdict(Told)
         self.service_s = service_s
         self.think_s = think_s
         self.times = times
@@ -99,23 +111,30 @@ class Crowd:
             arrived_at=self.now,
             deadline_at=self.now + self.deadline_s,
             returns=returns if self.says else None,
+            class_name=self.class_of(caller),
         )
         effects = self.admission.offer(request, self.now)
         refused = any(isinstance(effect, Refused) and effect.request is request for effect in effects)
         if returns and self.now >= self.measured_from:
-            self.told.returns += 1
-            self.told.kept += not refused
+            for told in (self.told, self.told_of[request.class_name]):
+                told.returns += 1
+                told.kept += not refused
         self._apply(effects)
 
     def _apply(self, effects: list[Effect]) -> None:
         for effect in effects:
             caller = int(effect.request.id)
+            of_class = self.told_of[effect.request.class_name]
             if isinstance(effect, Granted):
                 self.told.waits.append(effect.request.waited_s)
+                if self.now >= self.measured_from:
+                    of_class.waits.append(effect.request.waited_s)
                 self._refused.pop(caller, None)
                 self._at(self.service_s(self.rng), partial(self._end, caller, effect.lease))
             elif isinstance(effect, Refused | Expired | Displaced):
                 self.told.refusals += 1
+                if self.now >= self.measured_from and effect.refusal.estimate_s is not None:
+                    of_class.estimates.append(effect.refusal.estimate_s)
                 self._refused[caller] = refused = self._refused.get(caller, 0) + 1
                 self.told.worst = max(self.told.worst, refused)
                 told_s = self.retry_after_s(effect.refusal.retry_after_s)

@@ -169,13 +169,17 @@ def nobody_starves(watch: Watch) -> None:
 
 
 def advice_is_sane(watch: Watch) -> None:
-    """14: Retry-After is within (0, 60]; at one instant each refused caller of a tenant is told a later time."""
+    """14: Retry-After is within (0, 60]; at one instant each refused caller of a tenant is told a later time.
+
+    That is, up to where it is capped, in each class that goes at a pace of its own.
+    """
     for refused in watch.refusals:
         assert 0 < refused.refusal.retry_after_s <= 60
-    last: dict[tuple[str, str], float] = {}
-    for tenant, model, seconds in watch.advice:
-        assert seconds >= 30 or seconds > last.get((tenant, model), 0.0), watch.advice
-        last[tenant, model] = seconds
+    last: dict[tuple[str, str, str], float] = {}
+    for *who, seconds in watch.advice:
+        tenant, model, line = who
+        assert seconds >= 30 or seconds > last.get((tenant, model, line), 0.0), watch.advice
+        last[tenant, model, line] = seconds
 
 
 def refusals_are_needed(watch: Watch) -> None:

@@ -86,7 +86,7 @@ class Watch:
         self.quiet_until: dict[str, float] = {}
         self.completions: Counter[str] = Counter()
         self.refusals: list[Refused] = []
-        self.advice: list[tuple[str, str, float]] = []  # of refusals in a row at one instant
+        self.advice: list[tuple[str, str, str, float]] = []  # of refusals in a row at one instant
 
     # --- driving --------------------------------------------------------------------------------------------
 
@@ -325,6 +325,8 @@ class Watch:
             and refused[0].refusal.code in WOULD_WAIT
         ):
             request = refused[0].request
-            self.advice.append((request.tenant, request.model, refused[0].refusal.retry_after_s))
+            apart = self.core.admission._state.models[request.model].prospects
+            own = request.class_name if request.class_name in apart else ""
+            self.advice.append((request.tenant, request.model, own, refused[0].refusal.retry_after_s))
         else:
             self.advice.clear()

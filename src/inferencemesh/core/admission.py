@@ -118,18 +118,19 @@ class Admission:
             return effects
         tenant = state.tenant(request.tenant)
         request._line = line = model.line_of(request)
+        request._prospects = model.prospects_of(request)
         if state.groups:
             request._class = state.groups.get(request.class_name)
         code = refused_outright(state, request, model, tenant, now)
         if code is not None:
             return self._refuse(request, code, model, tenant, now, effects)
         request._wait_left_s = line.spec.queue_timeout_s
-        claims = model.claims.use(tenant.name, now, request.returns)
+        claims = line.use_claim(tenant.name, now, request.returns)
         made_way = self._dispatch.make_way(request, model, tenant, now)
         backend = self._grantable(request, model, tenant)
         if backend is not None:
             if claims:
-                model.claims.came_back(True)
+                line.claims.came_back(True)
             self._accept(request, tenant, now)
             lease = self._dispatch.grant_at_once(request, model, tenant, backend, now)
             effects.append(Granted(request, lease))
@@ -137,7 +138,7 @@ class Admission:
             return effects
         verdict = judge(state, request, model, tenant, now, claims=claims)
         if claims:
-            model.claims.came_back(verdict.code is None)
+            line.claims.came_back(verdict.code is None)
         if verdict.code is not None:
             self._refuse(request, verdict.code, model, tenant, now, effects)
             if made_way:

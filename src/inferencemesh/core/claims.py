@@ -3,6 +3,7 @@
 A ticket is worth something only if its holder then finds a place. While tickets are due, up to half of the
 line's places are kept from those who have none: requests that are known to be first tries, and tenants without a
 due ticket. One that is not used within `KEPT_S` lapses; at most `MOST` are remembered. Slots are never kept.
+Where a bound of the tenant's own refused, up to half of the places that it allows are kept likewise (`OwnClaims`).
 
 How many returns at the time told were admitted is counted: the honesty of `Retry-After`.
 """
@@ -35,7 +36,7 @@ class Claim:
 
 
 class Claims:
-    """The tickets of one model's refused callers."""
+    """The tickets of one line's refused callers."""
 
     __slots__ = ("_by_tenant", "_due", "_later", "_numbers", "_out", "broken", "due", "kept")
 
@@ -48,6 +49,11 @@ class Claims:
         self._later: list[tuple[float, int, Claim]] = []  # a heap
         self._due: deque[Claim] = deque()  # by time
         self._by_tenant: dict[str, deque[Claim]] = {}  # those that are due
+
+    def due_at(self, now: float) -> int:
+        """Return how many tickets are good at `now`."""
+        self._advance(now)
+        return self.due
 
     def add(self, tenant: str, at: float) -> None:
         """A caller of `tenant` was told to come back `at` that time."""
@@ -71,6 +77,11 @@ class Claims:
             return False
         self._drop(mine.popleft())
         return True
+
+    @property
+    def empty(self) -> bool:
+        """Whether no ticket is out."""
+        return not self._later and not self.due
 
     def came_back(self, admitted: bool) -> None:
         """The holder of a ticket was admitted, or refused once more."""
@@ -103,3 +114,40 @@ class Claims:
             del self._out[claim.tenant]
         if not self._by_tenant[claim.tenant]:
             del self._by_tenant[claim.tenant]
+
+
+class OwnClaims:
+    """Tickets to one of the places that a tenant may have in one line; apart for each tenant, of at most `MOST`."""
+
+    __slots__ = ("_of",)
+
+    def __init__(self) -> None:
+        self._of: dict[str, Claims] = {}
+
+    def add(self, tenant: str, at: float, now: float) -> None:
+        """A caller of `tenant` was told at `now` to come back `at` that time."""
+        claims = self._of.get(tenant)
+        if claims is None:
+            if len(self._of) >= MOST:
+                self._of = {
+                    name: kept for name, kept in self._of.items() if kept.due_at(now) or not kept.empty
+                }
+            if len(self._of) >= MOST:
+                return
+            claims = self._of[tenant] = Claims()
+        claims.add(tenant, at)
+
+    def use(self, tenant: str, now: float, returns: bool | None) -> bool:
+        """See `Claims.use`."""
+        claims = self._of.get(tenant)
+        if claims is None:
+            return False
+        used = claims.use(tenant, now, returns)
+        if claims.empty:
+            del self._of[tenant]
+        return used
+
+    def due(self, tenant: str) -> int:
+        """Return how many of the tenant's tickets are good now, as of the last `use`."""
+        claims = self._of.get(tenant)
+        return claims.due if claims is not None else 0

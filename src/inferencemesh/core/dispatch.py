@@ -292,10 +292,9 @@ class Dispatch(Moves):
             return True
         model = need.model
         key = queue.start_of(lane)
-        model.speed.left_line(now)
         queue.took(need)
         queue.remove(request)
-        self._leave_line(request, model, now)
+        self._leave_for_slots(request, model, now)
         charged = state.charge.at_dispatch(request)
         queue.hold(flow)  # before the charge: what is idle may be forgotten by it
         queue.charge(flow, charged, key)
@@ -329,8 +328,7 @@ class Dispatch(Moves):
             if request._class is not None:
                 request._class.held -= width
             self.state.books.held -= width
-            model.speed.left_line(now)
-            self._leave_line(request, model, now)
+            self._leave_for_slots(request, model, now)
             effects.append(
                 Granted(request, self._lease(request, model, item.flow, backend, item.charged, now))
             )

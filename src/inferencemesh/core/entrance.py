@@ -73,10 +73,7 @@ def judge(
     books = state.books
     place = line.tenants.get(tenant)
     waiting = place.count if place is not None else 0
-    own_line = line.spec.max_waiting_per_tenant
-    own_full = (tenant.max_waiting is not None and tenant.waiting >= tenant.max_waiting) or (
-        own_line is not None and waiting >= own_line
-    )
+    own_full = _own_full(line, tenant, waiting, claims)
     victim: Request | None = None
     limit = model.limit(line)
     line_full = line.count >= limit
@@ -102,8 +99,8 @@ def judge(
             wait_s = model.wait_s(tenant, ahead, line, at_best=True)
             if is_hopeless(wait_s, ahead, request.deadline_at - now):
                 return Verdict("deadline_unreachable")
-    if victim is None and not claims and model.claims.due and line is model.line:
-        kept = min(model.claims.due, limit // 2)
+    if victim is None and not claims and line.claims.due:
+        kept = min(line.claims.due, limit // 2)
         mine = line.places.amounts.get(tenant, 0)
         share = line.places.share_per_weight(tenant, limit - kept) * tenant.weight
         if line.count + kept >= limit and mine >= share:
@@ -111,6 +108,17 @@ def judge(
     if victim is None and excess <= 0:
         return _ENTER
     return Verdict(None, victim, excess > 0)
+
+
+def _own_full(line: Line, tenant: Tenant, waiting: int, claims: bool) -> bool:
+    """Whether a bound of the tenant's own leaves no place, beside those that are kept for its callers who come back."""
+    bound, per_line = tenant.max_waiting, line.spec.max_waiting_per_tenant
+    if bound is None and per_line is None:
+        return False
+    due = 0 if claims else line.own_claims.due(tenant.name)
+    return (bound is not None and tenant.waiting + min(due, bound // 2) >= bound) or (
+        per_line is not None and waiting + min(due, per_line // 2) >= per_line
+    )
 
 
 def _give_way(

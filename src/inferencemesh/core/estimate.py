@@ -21,7 +21,7 @@ KNOWN = 20  # completions before estimates are believed
 OPTIMISM = 1.28  # standard deviations given away before a request is called hopeless
 RETRY_MAX_S = 60.0
 
-_DECAY = log(2) / HALF_LIFE_S
+DECAY = log(2) / HALF_LIFE_S
 _STEADY = (
     2.0  # completions' worth of weight that the long-run mean keeps, so that an idle hour is no surprise
 )
@@ -63,8 +63,8 @@ class Speed:
         if elapsed <= 0:
             return
         self._at = now
-        kept = exp(-elapsed * _DECAY)
-        added = (1.0 - kept) / _DECAY
+        kept = exp(-elapsed * DECAY)
+        added = (1.0 - kept) / DECAY
         self._done *= kept
         self._busy = self._busy * kept + self._slots * added
         self._long_busy += self._slots * elapsed

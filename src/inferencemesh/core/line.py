@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from math import ceil
 
+from inferencemesh.core.claims import Claims, OwnClaims
 from inferencemesh.core.model import ModelSpec
 from inferencemesh.core.places import Places
 from inferencemesh.core.request import Request
@@ -56,13 +57,15 @@ class TenantLine:
 class Line:
     """All waiters of one line. Depth and shares are exact at once, whoever leaves for whatever reason."""
 
-    __slots__ = ("count", "places", "spec", "tenants")
+    __slots__ = ("claims", "count", "own_claims", "places", "spec", "tenants")
 
     def __init__(self, spec: ModelSpec) -> None:
         self.spec = spec
         self.count = 0
         self.tenants: dict[Tenant, TenantLine] = {}
         self.places = Places()
+        self.claims = Claims()  # of refused callers to a place,
+        self.own_claims = OwnClaims()  # and to one of those that their tenant may have
 
     def limit(self, slots: int, service_s: float) -> int:
         """Return the bound in force for `slots` usable slots and a mean service time of `service_s` seconds."""
@@ -70,6 +73,10 @@ class Line:
         if spec.max_waiting is not None:
             return spec.max_waiting
         return max(1, min(4 * slots, ceil(slots * spec.wait_budget_s / service_s)))
+
+    def use_claim(self, tenant: str, now: float, returns: bool | None) -> bool:
+        """A request of `tenant` arrives: return whether it was told to come back now, to any of these places."""
+        return self.own_claims.use(tenant, now, returns) or self.claims.use(tenant, now, returns)
 
     def enter(self, request: Request, tenant: Tenant) -> None:
         """Give `request` a place."""

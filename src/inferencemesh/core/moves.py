@@ -54,6 +54,9 @@ class Moves:
         model.pool.queue.add(request, model, tenant)
         if not model.speed.waiting:
             model.speed.line(True, now)
+        prospects = request._prospects
+        if prospects is not None and prospects.pace is not None:
+            prospects.pace.enter(now)
         self._come_first(request, tenant)
 
     def _leave_line(self, request: Request, model: Served, now: float) -> None:
@@ -82,6 +85,17 @@ class Moves:
             request._wait_left_s -= waited
         if not model.waiting:
             model.speed.line(False, now)
+        prospects = request._prospects
+        if prospects is not None and prospects.pace is not None:
+            prospects.pace.leave(now)
+
+    def _leave_for_slots(self, request: Request, model: Served, now: float) -> None:
+        """The same for a waiter that is granted."""
+        model.speed.left_line(now)
+        prospects = request._prospects
+        if prospects is not None and prospects.pace is not None:
+            prospects.pace.granted(now)
+        self._leave_line(request, model, now)
 
     # --- slots ----------------------------------------------------------------------------------------------
 

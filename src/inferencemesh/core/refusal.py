@@ -30,7 +30,7 @@ _WOULD_HAVE_WAITED = frozenset(
 
 
 _KEEPS_A_PLACE = frozenset({"queue_full", "displaced", "queue_timeout", "deadline_unreachable"})
-"""Refusals for which a place is kept: not those by a limit of the caller's own, which a place would not help."""
+"""Refusals for which a place in the line is kept. Behind a bound of the tenant's own it is one of the tenant's."""
 
 
 def refuse(code: str, request: Request, model: Served, tenant: Tenant, now: float) -> Refusal:
@@ -41,17 +41,21 @@ def refuse(code: str, request: Request, model: Served, tenant: Tenant, now: floa
     estimate_s: float | None = None
     if code in _WOULD_HAVE_WAITED:
         place = line.count + 1
-        estimate_s = model.told_wait_s(request, tenant, line)
+        estimate_s = model.told_wait_s(request, tenant, line, now)
     elif code == "invalid_request":
         message = f"the request needs {request.width} slots at once, more than it can ever be given"
     spread = _SPREAD_S.get(code)
+    tickets = model.prospects_of(request).tickets
     retry_after_s = (
-        model.retry_after_s(request, tenant, now, line) if spread is None else model.tickets.spread(*spread)
+        model.retry_after_s(request, tenant, now, line) if spread is None else tickets.spread(*spread)
     )
     quiet_s = model.quiet_s(now)
     if quiet_s > 0 and spread is None:
         # Every backend has asked to be left alone until then: no caller is told to come back earlier.
-        retry_after_s = min(60.0, max(retry_after_s, quiet_s + model.tickets.spread(0.0, 1.0)))
-    if code in _KEEPS_A_PLACE and line is model.line and model.spec.keeps_places:
-        model.claims.add(tenant.name, now + retry_after_s)
+        retry_after_s = min(60.0, max(retry_after_s, quiet_s + tickets.spread(0.0, 1.0)))
+    if model.spec.keeps_places:
+        if code in _KEEPS_A_PLACE:
+            line.claims.add(tenant.name, now + retry_after_s)
+        elif code == "tenant_queue_full":
+            line.own_claims.add(tenant.name, now + retry_after_s, now)
     return Refusal(code, message, retry_after_s, place, estimate_s)

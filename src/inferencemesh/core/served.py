@@ -1,15 +1,15 @@
-"""A model as admission serves it: its backends, its line, its speed, the tickets of its refused callers."""
+"""A model as admission serves it: its backends, its lines, its speed, what its refused callers are told."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from inferencemesh.core.claims import Claims
-from inferencemesh.core.estimate import Speed, Tickets
+from inferencemesh.core.estimate import Speed
 from inferencemesh.core.line import Line
 from inferencemesh.core.model import ModelSpec
+from inferencemesh.core.prospects import Pace, Prospects
 from inferencemesh.core.request import Request
 from inferencemesh.core.routing import Route
 from inferencemesh.core.slots import Backend
@@ -24,20 +24,29 @@ class Served:
     """One model. Which pool it belongs to is decided once, from the backends that models share."""
 
     __slots__ = (
-        "claims",
         "line",
         "lines",
         "name",
         "narrow",
         "pool",
+        "prospects",
         "route",
         "spec",
         "speed",
-        "tickets",
+        "usual",
         "waiting",
     )
 
-    def __init__(self, spec: ModelSpec, backends: Sequence[Backend], pool: Pool, rng: random.Random) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        backends: Sequence[Backend],
+        pool: Pool,
+        rng: random.Random,
+        *,
+        apart: Iterable[str] = (),
+    ) -> None:
+        """`apart` are the classes, beside those with a line of their own, whose waiters have a pace of their own."""
         self.spec = spec
         self.name = spec.name
         self.route = Route(backends, spec.routing)
@@ -47,12 +56,22 @@ class Served:
         self.narrow: Need | None = None  # what requests of width 1 and no limited class need
         self.waiting = 0  # requests, over all of its lines
         self.speed = Speed()
-        self.tickets = Tickets(rng)
-        self.claims = Claims()
+        names = dict.fromkeys((*self.lines, *apart))
+        self.prospects = {name: Prospects(rng, Pace()) for name in names}
+        self.usual = Prospects(rng, Pace() if names else None)  # of all other classes
+
+    @property
+    def all_lines(self) -> tuple[Line, ...]:
+        """Its own, and those of classes."""
+        return (self.line, *self.lines.values())
 
     def line_of(self, request: Request) -> Line:
         """Return the line in which `request` has its place, or would have it."""
         return self.lines.get(request.class_name, self.line) if self.lines else self.line
+
+    def prospects_of(self, request: Request) -> Prospects:
+        """Return what those of the class of `request` may expect."""
+        return self.prospects.get(request.class_name, self.usual) if self.prospects else self.usual
 
     def limit(self, line: Line) -> int:
         """Return the bound of `line` in force now."""
@@ -77,30 +96,32 @@ class Served:
         per_s = self.per_s(at_best=at_best)
         return min((self.waiting + 1) / per_s, ahead / (per_s * self.share_of_speed(tenant, line)))
 
-    def told_wait_s(self, request: Request, tenant: Tenant, line: Line) -> float:
-        """Return the wait that the refused `request` would probably have had: `wait_s`, and what limits make of it.
+    def told_wait_s(self, request: Request, tenant: Tenant, line: Line, now: float) -> float:
+        """Return the wait that the refused `request` would probably have had, by the pace of its class and its limits.
 
         `judge` does not refuse by it: how long the requests of one tenant or class last is not known apart.
         """
-        ahead = _waiting(tenant, line) + 1
-        if request.width == 1:
-            wait_s = self.wait_s(tenant, ahead, line)
-        else:  # its slots are those of so many that its tenant would have had
-            wait_s = ahead * request.width / (self.per_s() * self.share_of_speed(tenant, line))
-        limit = self._limit_of(request, tenant)
-        if limit is not None:
-            most, whole_class = limit
-            before = line.count + 1 if whole_class and line is not self.line else ahead
-            wait_s = max(wait_s, before * request.width * self.speed.service_s() / most)
+        pace = self.prospects_of(request).pace
+        per_s = self._pace_of(request, now)
+        waiting = self.waiting if pace is None else pace.waiting
+        ahead = min(_waiting(tenant, line), waiting) + 1
+        wait_s = ahead * request.width / (per_s * self.share_of_speed(tenant, line))
+        if request.width == 1:  # else its slots are those of so many that its tenant would have had
+            wait_s = min(wait_s, (waiting + 1) / per_s)
+        if tenant.max_running:
+            wait_s = max(wait_s, ahead * request.width * self.speed.service_s() / tenant.max_running)
         return wait_s
 
-    def _limit_of(self, request: Request, tenant: Tenant) -> tuple[int, bool] | None:
-        """Return the narrowest limit on slots that `request` is under, and whether it is its class's; None without."""
+    def _pace_of(self, request: Request, now: float) -> float:
+        """Return how many waiters of the class of `request` are granted per second."""
+        per_s = self.per_s()
+        pace = self.prospects_of(request).pace
+        if pace is None:
+            return per_s
         group = request._class
-        limits = [(tenant.max_running, False)] if tenant.max_running else []
         if group is not None and group.max_running is not None:
-            limits.append((group.max_running, True))
-        return min(limits, default=None)
+            per_s = min(per_s, group.max_running / self.speed.service_s())
+        return pace.per_s(now, per_s)
 
     def quiet_s(self, now: float) -> float:
         """Return for how long nothing may be tried on any of its backends, as they themselves have asked (B6)."""
@@ -108,13 +129,21 @@ class Served:
         return max(0.0, min((end - now if end is not None else 0.0 for end in ends), default=0.0))
 
     def retry_after_s(self, request: Request, tenant: Tenant, now: float, line: Line) -> float:
-        """Return when the refused caller of `request` should come back: seconds within (0, 60], spread."""
+        """Return when the refused caller of `request` should come back: seconds within (0, 60], spread.
+
+        That is when half of the places that it may have are free again, after those who were told to come before it.
+        """
         share = self.share_of_speed(tenant, line)
-        rate = self.per_s() * share
+        rate = self._pace_of(request, now) * share
         if tenant.max_running:
             rate = min(rate, tenant.max_running / self.speed.service_s())
-        backlog = _waiting(tenant, line) - self.limit(line) * share / 2
-        return self.tickets.draw(tenant.name, now, rate, backlog, request.width)
+        waiting = _waiting(tenant, line)
+        backlog = waiting - self.limit(line) * share / 2
+        if tenant.max_waiting is not None:
+            backlog = max(backlog, tenant.waiting - tenant.max_waiting / 2)
+        if line.spec.max_waiting_per_tenant is not None:
+            backlog = max(backlog, waiting - line.spec.max_waiting_per_tenant / 2)
+        return self.prospects_of(request).tickets.draw(tenant.name, now, rate, backlog, request.width)
 
 
 def _waiting(tenant: Tenant, line: Line) -> int:

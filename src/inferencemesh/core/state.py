@@ -129,7 +129,7 @@ class State:
                 self.pool_of[backend] = pool
         for spec in specs:
             served = [self.backends[name] for name in spec.backends]
-            model = Served(spec, served, self.pool_of[served[0]], rng)
+            model = Served(spec, served, self.pool_of[served[0]], rng, apart=self.groups)
             self.models[spec.name] = model
             for backend in served:
                 self.models_of[backend].append(model)

@@ -63,11 +63,11 @@ def view(state: State, now: float) -> Snapshot:
             total=model.waiting,
             oldest_s=oldest.get(model.name, 0.0),
             by_tenant=_by_tenant(model),
-            limit=sum(model.limit(line) for line in (model.line, *model.lines.values())),
+            limit=sum(model.limit(line) for line in model.all_lines),
             service_s=model.speed.service_s() if model.speed.completions else None,
             wait_s=(model.waiting + 1) / model.per_s() if model.speed.completions else None,
-            returns_admitted=model.claims.kept,
-            returns_refused=model.claims.broken,
+            returns_admitted=sum(line.claims.kept for line in model.all_lines),
+            returns_refused=sum(line.claims.broken for line in model.all_lines),
         )
         for model in state.models.values()
     )
