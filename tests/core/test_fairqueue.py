@@ -9,11 +9,13 @@ import pytest
 
 from inferencemesh.core.fairqueue import FairQueue
 from inferencemesh.core.flow import Need
-from inferencemesh.core.model import TenantSpec
+from inferencemesh.core.model import BackendSpec, BreakerSpec, TenantSpec
 from inferencemesh.core.request import Request
 from inferencemesh.core.served import Served
 from inferencemesh.core.slots import Backend
 from inferencemesh.core.tenant import SCALE, Tenant
+
+SOMEWHERE = Backend(BackendSpec("b", 1), BreakerSpec())
 
 
 class Model:
@@ -22,6 +24,7 @@ class Model:
     def __init__(self, name: str) -> None:
         self.name = name
         self.narrow: Need | None = None
+        self.reach = 0  # all have the same backends
 
 
 class Bench:
@@ -62,7 +65,7 @@ class Bench:
         key = flow.service + lane.offset
         self.queue.remove(request)
         self.queue.hold(flow)
-        self.queue.charge(flow, request.width, key)
+        self.queue.charge(flow, request.width, key, SOMEWHERE)
         del self.waiting[request]
         return request
 
@@ -117,7 +120,7 @@ def test_it_chooses_like_a_scan_over_everything(seed: int) -> None:
         elif what < 0.7 and taken:
             flow = queue.flows.get(next(t for t in bench.tenants if t.name == taken[-1].tenant))
             if flow is not None and flow.held:
-                queue.correct(flow, -1)  # a grant was undone
+                queue.correct(flow, -1, SOMEWHERE)  # a grant was undone
         else:
             expected = bench.naive()
             before = queue.v
@@ -138,9 +141,9 @@ def test_service_is_exact_whatever_the_weight() -> None:
     flow = queue.flow(who)
     start = flow.service
     for _ in range(1000):
-        queue.charge(flow, 1, flow.service)
+        queue.charge(flow, 1, flow.service, SOMEWHERE)
     for _ in range(1000):
-        queue.correct(flow, -1)
+        queue.correct(flow, -1, SOMEWHERE)
     assert flow.service == start
     assert who.charged == 0
 
@@ -168,10 +171,10 @@ def test_idle_flows_are_forgotten_when_virtual_time_has_passed_them() -> None:
     flows = [queue.flow(who) for who in names]
     for flow in flows:
         queue.hold(flow)
-    queue.charge(flows[0], 1, 0)
+    queue.charge(flows[0], 1, 0, SOMEWHERE)
     queue.unhold(flows[0])
     assert queue.flows.get(names[0]) is flows[0]  # it is ahead of V
-    queue.charge(flows[1], 1, 2 * SCALE)  # V moves past it
+    queue.charge(flows[1], 1, 2 * SCALE, SOMEWHERE)  # V moves past it
     assert dropped == [names[0]]
     queue.unhold(flows[1])
     queue.unhold(flows[2])
@@ -188,6 +191,6 @@ def test_the_number_of_remembered_idle_tenants_is_capped(monkeypatch: pytest.Mon
     for number in range(100):
         flow = queue.flow(Tenant(TenantSpec(f"t{number}"), configured=False))
         queue.hold(flow)
-        queue.charge(flow, 1, 0)  # each newcomer starts at V, so V does not move
+        queue.charge(flow, 1, 0, SOMEWHERE)  # each newcomer starts at V, so V does not move
         queue.unhold(flow)
     assert len(queue.flows) <= 22

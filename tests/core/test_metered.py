@@ -134,31 +134,31 @@ def test_what_has_paid_is_not_due_again_at_once(
 
 def test_the_cap_is_learned_and_is_never_above_the_limit() -> None:
     policy = SlotSeconds(100.0)
-    assert policy.cap_s("m") == 2 * PRIOR_S
+    assert policy.cap_s("m", "t") == 2 * PRIOR_S
     world = World(policy)
     now = 0.0
     for number in range(3000):
         lease = world.grant(now)
         now += 500.0 if number % 500 == 499 else 2.0
         world.end(lease, now)
-    assert policy.cap_s("m") == 100.0  # one in 500 is above it: C follows them, up to the limit
+    assert policy.cap_s("m", "t") == 100.0  # one in 500 is above it: C follows them, up to the limit
     for _ in range(20_000):
         lease = world.grant(now)
         now += 2.0
         world.end(lease, now)
-    assert policy.cap_s("m") == pytest.approx(4.0, rel=0.2)  # twice the mean
+    assert policy.cap_s("m", "t") == pytest.approx(4.0, rel=0.2)  # twice the mean
 
 
 def test_tokens_are_guessed_counted_and_corrected() -> None:
     world = World(Tokens(1.0, 4.0))
     lease = world.grant(0.0, size=400)
     ahead = world.service(0.0)
-    assert ahead == 100 + 4 * 500
+    assert ahead == 100 + 4 * 16
     lease.output_tokens = 900  # events so far
     world.admission.expire(1.0)
     assert world.service(1.0) == ahead
     world.admission.expire(1.1)
-    assert world.service(1.1) == 2 * ahead  # 100 guessed + 4 x 900 is more than was charged
+    assert world.service(1.1) == 23 * ahead  # the least that is no less than 100 guessed + 4 x 900
     lease.input_tokens, lease.output_tokens = 120, 950
     world.end(lease, 2.0)
     assert world.service(2.0) == 120 + 4 * 950

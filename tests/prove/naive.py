@@ -14,6 +14,9 @@ from tests.prove.steps import Decision, LeaseName, Setting
 NEVER = float("inf")
 BILLION = 1_000_000_000
 
+# Pool, model, width, backends avoided, and class where that has a limit or a rank.
+Kind = tuple[int, str, int, frozenset[str], str | None]
+
 
 @dataclass(slots=True, eq=False)
 class Server:
@@ -65,6 +68,9 @@ class User:
     places: int | None = None
     reserved: int = 0
     service: dict[int, int] = field(default_factory=dict)  # F by pool
+    offsets: dict[Kind, int] = field(
+        default_factory=dict
+    )  # what waits of a kind stands so much before or behind F
     waits_for: Wish | None = None  # its turn had come, and its own limit leaves too little room for it
     out: bool = False  # not eligible: at its limit, or waiting for room for that one
 
@@ -140,6 +146,11 @@ class World:
         self.klasses.setdefault("", Klass("", None, 0))
         self.earned: dict[int, float] = {}  # by band, turns
         self.lifts = setting.charge in ("requests", "slot_seconds")
+        # Classes that have a limit or a rank may be served more slowly than others, and lag behind V.
+        self.limited = {
+            name for name, klass in self.klasses.items() if name and (klass.cap or setting.floor is not None)
+        }
+        self.lags = self.lifts and bool(self.limited)
         self.now = 0.0
         self.servers = {s.name: Server(s.name, s.slots, s.weight) for s in setting.backends}
         self.models = {m.name: m for m in setting.models}
@@ -215,16 +226,61 @@ class World:
 
     # --- who is served --------------------------------------------------------------------------------------
 
-    def lifted(self, user: User, pool: int, klass: Klass) -> int:
+    def lifted(self, wish: Wish) -> int:
         """F of a tenant that waits, or that it would have if it came now: idleness buys nothing."""
-        mine = user.service.get(pool, 0)
+        pool = self.pool[wish.model]
+        mine = wish.user.service.get(pool, 0)
         if not self.lifts:
             return mine
-        for wish in self.in_line(pool):
-            open_to = wish.klass is klass or self.admits(wish.klass)
-            if wish.user is user and open_to and wish.klass.band <= klass.band:
+        for other in self.in_line(pool):
+            open_to = other.klass is wish.klass or self.admits(other.klass)
+            alike = not self.lags or self.same_backends(other, wish)
+            if other.user is wish.user and open_to and other.klass.band <= wish.klass.band and alike:
                 return mine
         return max(mine, self.virtual[pool])
+
+    def same_backends(self, one: Wish, other: Wish) -> bool:
+        return set(self.models[one.model].backends) == set(self.models[other.model].backends)
+
+    def kind(self, wish: Wish) -> Kind:
+        klass = wish.klass.name if wish.klass.name in self.limited else None
+        return self.pool[wish.model], wish.model, wish.width, wish.avoid, klass
+
+    def place(self, wish: Wish) -> int:
+        """Where it stands in the order of service: F, and what its kind lags behind V."""
+        return wish.user.service[self.pool[wish.model]] + wish.user.offsets.get(self.kind(wish), 0)
+
+    def level(self, wish: Wish) -> int:
+        """Where newcomers of its kind stand: at V, or beside those who want the same and lag behind it."""
+        pool = self.pool[wish.model]
+        klass = self.kind(wish)[-1]
+        lagging = [
+            self.place(other)
+            for other in self.in_line(pool)
+            if self.lags
+            and not other.user.out
+            and self.kind(other)[-1] == klass
+            and self.same_backends(other, wish)
+            and other.width <= wish.width
+            and other.avoid <= wish.avoid
+        ]
+        return min([self.virtual[pool], *lagging])
+
+    def offset(self, wish: Wish) -> int:
+        """That of its kind, or what it would be if it came now, its tenant having been lifted."""
+        kind = self.kind(wish)
+        pool = kind[0]
+        if any(other.user is wish.user and self.kind(other) == kind for other in self.in_line(pool)):
+            return wish.user.offsets.get(kind, 0)
+        return self._offset(wish, self.lifted(wish)) if self.lags else 0
+
+    def _offset(self, wish: Wish, service: int) -> int:
+        virtual = self.virtual[self.pool[wish.model]]
+        return self.level(wish) - min(service, virtual)
+
+    def if_it_came(self, wish: Wish) -> int:
+        """Its place in the order of service, or the one that it would have if it came now."""
+        return self.lifted(wish) + self.offset(wish)
 
     def fits(self, wish: Wish) -> Server | None:
         """The backend that takes it now: the least busy by our own count, ties in turn."""
@@ -254,13 +310,17 @@ class World:
         return others if any(server.usable for server in others) else servers
 
     def whose_turn(self, pool: int) -> Wish | None:
-        """Of the heads the least (F, arrival); first those whose tenants hold less than their reserve."""
-        heads = self.heads(pool)
-        first = [head for head in heads if self.comes_first(head.user)]
-        return min(first or heads, key=lambda w: (w.user.service[pool], w.number), default=None)
+        """Of the heads the least (place, arrival); first of all those that are within their tenants' reserve."""
+        heads = self.reserved_heads(pool) or self.heads(pool)
+        return min(heads, key=lambda w: (self.place(w), w.number), default=None)
 
-    def comes_first(self, user: User) -> bool:
-        return self.held_by(user) < user.reserved
+    def reserved_heads(self, pool: int) -> list[Wish]:
+        """Whatever their class: a reserve is outside of the bands."""
+        heads = self._heads(pool, None)
+        return [head for head in heads if self.comes_first(head.user, head.width)]
+
+    def comes_first(self, user: User, width: int) -> bool:
+        return self.held_by(user) + width <= user.reserved
 
     def heads(self, pool: int) -> list[Wish]:
         """Of each eligible tenant the first waiter that could be served (D1), in the band whose turn it is (D6)."""
@@ -290,14 +350,25 @@ class World:
                 bands[band] = heads
         return bands
 
-    def _heads(self, pool: int, band: int) -> list[Wish]:
-        heads: dict[User, Wish] = {}
-        for wish in sorted(self.in_line(pool), key=lambda wish: (wish.order, wish.number)):
-            if wish.klass.band != band or not self.admits(wish.klass):
-                continue
-            if not wish.user.out and (self.fits(wish) or self.collects_at(wish)):
-                heads.setdefault(wish.user, wish)
-        return list(heads.values())
+    def _heads(self, pool: int, band: int | None) -> list[Wish]:
+        """Of each tenant the first in its own order; of those for other backends only where they stand elsewhere."""
+        heads: list[Wish] = []
+        for wish in self.servable(pool):
+            if band in (None, wish.klass.band) and not any(
+                head.user is wish.user
+                and (self.same_backends(head, wish) or self.place(head) == self.place(wish))
+                for head in heads
+            ):
+                heads.append(wish)
+        return heads
+
+    def servable(self, pool: int) -> list[Wish]:
+        """Who could be served now, if it were its turn; in the order within each tenant."""
+        return [
+            wish
+            for wish in sorted(self.in_line(pool), key=lambda wish: (wish.order, wish.number))
+            if not wish.user.out and self.admits(wish.klass) and (self.fits(wish) or self.collects_at(wish))
+        ]
 
     # --- who may come in ------------------------------------------------------------------------------------
 
@@ -356,25 +427,36 @@ class World:
         """
         user = wish.user
         places = self.amounts(lambda w: 1, within)
+        if not places:
+            return [None]
         due = limit / _weights(places, user)
-        if places.get(user, 0) >= due * user.weight or not places:
+        if places.get(user, 0) >= due * user.weight and not self.within_reserve(user, wish.width):
             return [None]
         return [self._victim(wish, rival, places, due, within) for rival in self.most(places)]
+
+    def within_reserve(self, user: User, more: int = 0) -> bool:
+        """Whether all that it holds and waits for, and so many slots more, are within what is reserved for it."""
+        waiting = sum(1 for other in self.waiters if other.user is user)
+        return 0 < user.reserved >= self.held_by(user) + waiting + more
 
     def _victim(
         self, wish: Wish, rival: User, places: dict[User, int], due: float, within: str | None
     ) -> Wish | None:
         """Who of `rival` gives way to `wish`."""
         user = wish.user
-        if rival is user or places[rival] <= due * rival.weight:
+        if rival is user or self.within_reserve(rival):
             return None
         victim = self.newest(rival, within)
+        if self.within_reserve(user, wish.width):
+            return victim
+        if places[rival] <= due * rival.weight:
+            return None
         if places[rival] / rival.weight <= (places.get(user, 0) + 1) / user.weight:
             # It would only turn the unfairness round: for somebody who is before it in the order of service.
             pool = self.pool[wish.model]
             if victim.state == "collecting" or self.pool[victim.model] != pool:
                 return None
-            if self.lifted(user, pool, wish.klass) >= rival.service[pool]:
+            if self.if_it_came(wish) >= self.place(victim):
                 return None
         return victim
 

@@ -99,7 +99,7 @@ class Oracle(World):
         if server is not None and self._may_start(wish):
             self._accept(wish)
             self._lift(wish)
-            self._charge(wish, wish.user.service[self.pool[wish.model]])
+            self._charge(wish, self.if_it_came(wish))
             self._follow(wish)
             self._grant(wish, server)
             return self._serve()
@@ -262,12 +262,12 @@ class Oracle(World):
     def _make_way(self, wish: Wish) -> None:
         """A collector whose turn comes after a newcomer's does not keep slots from it."""
         pool = self.pool[wish.model]
-        mine = self.lifted(wish.user, pool, wish.klass)
+        mine = self.if_it_came(wish)
         for other in list(self.collectors):
             server = other.kept
             assert server is not None
             stranger = other.user is not wish.user and self.pool[other.model] == pool
-            first, second = self.comes_first(wish.user), self.comes_first(other.user)
+            first, second = self.comes_first(wish.user, wish.width), self.comes_first(other.user, 0)
             before = first if first != second else mine < other.key
             if wish.klass.band != other.klass.band:
                 before = wish.klass.band < other.klass.band
@@ -283,8 +283,7 @@ class Oracle(World):
         self.said.append(("refused", wish.name, code))
 
     def _enter(self, wish: Wish) -> None:
-        self._lift(wish)
-        wish.state = "waiting"
+        self._stand(wish)
         wish.since = self.now
         wish.until = min(wish.deadline, self.now + wish.left)
         self.waiters.append(wish)
@@ -345,8 +344,7 @@ class Oracle(World):
         self._correct(wish, price - (wish.charged if refund else 0.0))
 
     def _back_to_the_line(self, wish: Wish) -> None:
-        self._lift(wish)
-        wish.state = "waiting"
+        self._stand(wish)
         self._stop_collecting(wish, refund=True)
         self._came_first(wish)
         self._look(wish.user)
@@ -417,8 +415,24 @@ class Oracle(World):
 
     def _lift(self, wish: Wish) -> None:
         """Whoever begins to wait, or starts without waiting, is not behind V."""
-        pool = self.pool[wish.model]
-        wish.user.service[pool] = self.lifted(wish.user, pool, wish.klass)
+        pool, user = self.pool[wish.model], wish.user
+        before = user.service.get(pool, 0)
+        user.service[pool] = self.lifted(wish)
+        self._keep_places(user, pool, user.service[pool] - before)
+
+    def _keep_places(self, user: User, pool: int, lifted: int) -> None:
+        """Who is lifted is so where it begins to wait; what waits already for others' slots keeps its place."""
+        if self.lags:
+            for kind in user.offsets:
+                if kind[0] == pool:
+                    user.offsets[kind] -= lifted
+
+    def _stand(self, wish: Wish) -> None:
+        """It begins to wait."""
+        self._lift(wish)
+        kind = self.kind(wish)
+        wish.user.offsets[kind] = self.offset(wish)
+        wish.state = "waiting"
 
     def _charge(self, wish: Wish, key: int) -> None:
         wish.key = key
@@ -475,8 +489,14 @@ class Oracle(World):
         out = not self.has_room(user, 1) or user.waits_for is not None
         if user.out and not out:
             for pool in {self.pool[wish.model] for wish in self.waiters if wish.user is user}:
-                if any(wish.user is user for wish in self.in_line(pool)):
-                    user.service[pool] = max(user.service[pool], self.virtual[pool] if self.lifts else 0)
+                mine = [wish for wish in self.in_line(pool) if wish.user is user]
+                if mine:
+                    before = user.service[pool]
+                    user.service[pool] = max(before, self.virtual[pool] if self.lifts else 0)
+                    self._keep_places(user, pool, user.service[pool] - before)
+                for wish in mine if self.lags else ():
+                    behind = self.level(wish) - self.place(wish)
+                    user.offsets[self.kind(wish)] += max(0, behind)
         user.out = out
 
     # --- the loop -------------------------------------------------------------------------------------------
@@ -519,10 +539,11 @@ class Oracle(World):
             return True
         if most is not None and self.held_by_all() + turn.width > most:
             return False  # its turn: nobody overtakes it
-        key = min(
-            head.user.service[pool] for head in self.heads(pool)
-        )  # V does not pass whose turn it would be
-        self.took(turn)
+        key = self.place(turn)
+        if self.reserved_heads(pool):  # V does not pass whose turn it would be
+            key = min(key, *(self.place(wish) for wish in self.servable(pool)))
+        else:
+            self.took(turn)
         server = self.fits(turn)
         if server is None:
             keeper = self.collects_at(turn)

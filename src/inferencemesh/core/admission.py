@@ -295,7 +295,7 @@ class Admission:
         else:
             amount = state.charge.undone(lease, lease._charged, full=full)
             if amount:
-                queue.correct(lease._flow, -amount)
+                queue.correct(lease._flow, -amount, lease.backend)
                 lease._charged -= amount
         if full:
             request.attempts -= 1

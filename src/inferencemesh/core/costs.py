@@ -18,7 +18,7 @@ class Costs:
     believed while little is known.
     """
 
-    __slots__ = ("_cap", "_counts", "_due", "_fresh", "_least", "_most", "_seen", "_sum")
+    __slots__ = ("_cap", "_counts", "_due", "_fresh", "_last_at", "_least", "_most", "_seen", "_sum")
 
     def __init__(self, least: float, prior: float) -> None:
         self._least = least
@@ -27,6 +27,7 @@ class Costs:
         self._sum = _PRIOR_WEIGHT * prior
         self._most = -1  # the highest bucket in use
         self._fresh = 0  # observations since the cap was computed
+        self._last_at: float | None = None
         self._due = 2.0 * prior  # what the cap is to be
         self._cap = 2.0 * prior  # above that it only falls so fast
 
@@ -41,6 +42,12 @@ class Costs:
         what it was.
         """  # noqa: D205
         return self._cap
+
+    def since_last(self, now: float) -> float:
+        """Return the seconds since it was asked last, 0 the first time: how long the cap has had to fall."""
+        last_at = self._last_at
+        self._last_at = now
+        return 0.0 if last_at is None else now - last_at
 
     def add(self, cost: float, fall: float) -> None:
         """One more request has cost so much; the cap may fall by `fall` at most.

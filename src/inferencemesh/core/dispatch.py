@@ -111,7 +111,7 @@ class Dispatch(Moves):
         queue.hold(flow)  # before the charge: what is idle may be forgotten by it
         # Virtual time does not follow it: it is not in service yet, and what it has paid for idle slots must not lift
         # those who come meanwhile.
-        queue.charge(flow, charged, queue.v)
+        queue.charge(flow, charged, queue.v, backend)
         backend.reserved_for = request
         request._reserved = backend
         tenant.collecting += request.width
@@ -142,7 +142,8 @@ class Dispatch(Moves):
         self.state.books.held -= request.width
         # The exact cost is what was kept from others, and no more.
         refund = refund or self.state.charge.corrects
-        pool.queue.correct(item.flow, self._idle_cost(item, now) - (item.charged if refund else 0.0))
+        amount = self._idle_cost(item, now) - (item.charged if refund else 0.0)
+        pool.queue.correct(item.flow, amount, item.backend)
         pool.queue.unhold(item.flow)
         if tenant.parked:
             self._unpark(tenant)
@@ -166,12 +167,12 @@ class Dispatch(Moves):
             return False
         key = pool.queue.lifted(tenant, model, request)
         band = request._class.band if request._class is not None else 0
-        first = tenant.comes_first
+        first = tenant.comes_first(request.width)
         moved = False
         for item in list(pool.collecting.values()):
             other = item.flow.tenant
             theirs = item.request._class.band if item.request._class is not None else 0
-            before = key < item.key if first is other.comes_first else first
+            before = key < item.key if first is other.comes_first(0) else first  # its own slots count already
             before = before if band == theirs else band < theirs
             if before and other is not tenant and item.backend in model.route.backends:
                 self._back_to_the_line(pool, item, now)
@@ -297,7 +298,7 @@ class Dispatch(Moves):
         self._leave_for_slots(request, model, now)
         charged = state.charge.at_dispatch(request)
         queue.hold(flow)  # before the charge: what is idle may be forgotten by it
-        queue.charge(flow, charged, key)
+        queue.charge(flow, charged, key, backend)
         effects.append(Granted(request, self._lease(request, model, flow, backend, charged, now)))
         return True
 
@@ -320,7 +321,7 @@ class Dispatch(Moves):
             assert backend is not None  # noqa: S101 - one of the two
             del pool.collecting[request]
             request._alarm_at = None
-            pool.queue.correct(item.flow, self._idle_cost(item, now))
+            pool.queue.correct(item.flow, self._idle_cost(item, now), item.backend)
             pool.queue.follow(item.key)
             item.backend.reserved_for = None
             request._reserved = None

@@ -131,14 +131,18 @@ def _give_way(
     within: Line | None,
 ) -> Request | None:
     """Return the waiter whose place `tenant` may take where `places` are full, None if nobody has to give way."""
-    held = places.amounts.get(tenant, 0)
-    due = places.share_per_weight(tenant, limit)
-    if held >= due * tenant.weight:
-        return None
     rival = places.most()
     if rival is None or rival is tenant:
         return None
     theirs = places.amounts[rival]
+    if rival.reserved and rival.held + rival.waiting <= rival.reserved:
+        return None  # all that waits of it will be next by its reserve
+    if tenant.reserved and tenant.held + tenant.waiting + request.width <= tenant.reserved:
+        return _newest(rival, within)  # and so will this: it needs a place for that
+    held = places.amounts.get(tenant, 0)
+    due = places.share_per_weight(tenant, limit)
+    if held >= due * tenant.weight:
+        return None
     if theirs <= due * rival.weight:
         return None
     victim = _newest(rival, within)

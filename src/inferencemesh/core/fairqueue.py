@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from inferencemesh.core.group import Group
     from inferencemesh.core.request import Request
     from inferencemesh.core.served import Served
+    from inferencemesh.core.slots import Backend
 
 _MAX_RESTING = 10_000  # idle tenants whose last charges are still remembered
 
@@ -43,6 +44,7 @@ class FairQueue:
 
     __slots__ = (
         "_active",
+        "_apart",
         "_bands",
         "_dropped",
         "_highest",
@@ -63,6 +65,7 @@ class FairQueue:
         self,
         *,
         lags: bool = False,
+        apart: bool = False,
         lifts: bool = True,
         floor: float | None = None,
         dropped: Callable[[Tenant], None] | None = None,
@@ -73,7 +76,8 @@ class FairQueue:
         self.held = 0  # leases and collecting waiters of all flows
         self._highest = 0  # no flow's service is above
         self._lifts = lifts  # whether virtual time moves: else it stays at 0, and idleness is not noticed
-        self._lags = lags  # whether models of the pool can be served at different speeds
+        self._lags = lags  # whether models or classes of the pool can be served at different speeds
+        self._apart = apart  # whether there are backends that not all models of the pool have
         self._reserving: dict[Flow, None] = {}  # flows with waiters whose tenants have slots reserved
         self._least: int | None = (
             None  # where the present winner comes first out of turn: whose turn it would be
@@ -217,38 +221,39 @@ class FairQueue:
                 need.backend = None
         if best is None:
             return None
-        if self._bands is not None:
-            best = self._bands.best(self._active)
         if self._reserving:
             first = self._first_reserved()
             if first is not None:
                 self._least = best[0]
                 return first
+        if self._bands is not None:
+            best = self._bands.best(self._active)
         lane = best[3]
         if len(lane.flow.lanes) > 1 and not self._is_first(lane, best[0]):
             return self._next_after(best)
         return lane
 
     def took(self, need: Need) -> None:
-        """The present winner, who has this need, is served."""
-        if self._bands is not None:
+        """The present winner, who has this need, is served. A reserve is outside of the bands."""
+        if self._bands is not None and self._least is None:
             self._bands.took(need)
 
     def _first_reserved(self) -> Lane | None:
         """Like `winner`, among the tenants that hold less than their reserve. O(tenants with a reserve that wait)."""
         best: tuple[int, int, Lane] | None = None
         for flow in self._reserving:
-            if flow.tenant.parked or not flow.tenant.comes_first:
+            tenant = flow.tenant
+            if tenant.parked or not tenant.comes_first(1):
                 continue
-            mine: tuple[int, float, int, Lane] | None = None
             for lane in flow.lanes.values():
-                if lane.stamp and lane.need.backend is not None:
-                    head = lane.head()
-                    mine_is = (flow.service + lane.offset, head._order, head._seq, lane)
-                    if mine is None or mine_is < mine:
-                        mine = mine_is
-            if mine is not None and (best is None or (mine[0], mine[2]) < (best[0], best[1])):
-                best = (mine[0], mine[2], mine[3])
+                need = lane.need
+                if not lane.stamp or need.backend is None or not tenant.comes_first(need.width):
+                    continue
+                key = flow.service + lane.offset
+                if self._is_first(lane, key):
+                    mine = (key, lane.head()._seq, lane)
+                    if best is None or mine[:2] < best[:2]:
+                        best = mine
         return None if best is None else best[2]
 
     def start_of(self, lane: Lane) -> int:
@@ -281,11 +286,17 @@ class FairQueue:
         return lane
 
     def _is_first(self, lane: Lane, key: int) -> bool:
-        """Whether no other lane of the tenant that could be served as well has a head that comes before this one's."""
+        """Whether no other lane of the tenant that could be served as well has a head that comes before this one's.
+
+        Classes of it may lag behind one another; among those for the same backends the tenant's own order holds (D6).
+        """
         head = lane.head()
         flow = lane.flow
+        reach = lane.need.model.reach
         for other in flow.lanes.values():
-            if not other.stamp or other.need.backend is None or flow.service + other.offset != key:
+            if not other.stamp or other.need.backend is None:
+                continue
+            if other.need.model.reach != reach and flow.service + other.offset != key:
                 continue
             first = other.head()
             if (first._order, first._seq) < (head._order, head._seq):
@@ -294,10 +305,13 @@ class FairQueue:
 
     # --- service --------------------------------------------------------------------------------------------
 
-    def charge(self, flow: Flow, amount: float, key: int) -> None:
-        """Charge a grant that started at `key`; virtual time follows."""
+    def charge(self, flow: Flow, amount: float, key: int, backend: Backend) -> None:
+        """Charge a grant on `backend` that started at `key`; virtual time follows."""
         tenant = flow.tenant
-        flow.service = service = flow.service + round(amount * tenant.step)
+        delta = round(amount * tenant.step)
+        flow.service = service = flow.service + delta
+        if self._apart and flow.waiting:
+            self._spare(flow, delta, backend)
         tenant.charged += amount
         tenant.standing = service
         if service > self._highest:
@@ -311,10 +325,12 @@ class FairQueue:
             if self._resting:
                 self._forget()
 
-    def correct(self, flow: Flow, amount: float) -> None:
-        """Add `amount` to what the flow has been charged; negative gives back."""
+    def correct(self, flow: Flow, amount: float, backend: Backend) -> None:
+        """Add `amount` to what the flow has been charged for a grant on `backend`; negative gives back."""
         delta = round(amount * flow.tenant.step)
         flow.service += delta
+        if self._apart and flow.waiting:
+            self._spare(flow, delta, backend)
         flow.tenant.charged += amount
         flow.tenant.standing = flow.service
         if flow.service > self._highest:
@@ -323,6 +339,15 @@ class FairQueue:
             for lane in flow.lanes.values():
                 if lane.stamp:
                     self._touch(lane)
+
+    def _spare(self, flow: Flow, delta: int, backend: Backend) -> None:
+        """What was used where a lane could not have been served does not move that lane.
+
+        Else a tenant that keeps other backends busy, idle ones even, would never have its turn here.
+        """
+        for lane in flow.lanes.values():
+            if lane.live and backend not in lane.need.model.route.backends:
+                lane.offset -= delta
 
     def hold(self, flow: Flow) -> None:
         """The flow has one lease, or collecting waiter, more."""
@@ -381,7 +406,7 @@ class FairQueue:
             if (
                 lane.live
                 and (other is None or ((other is group or other.admits) and other.band <= band))
-                and not (self._lags and lane.need.model is not model)
+                and not (self._lags and lane.need.model.reach != model.reach)
             ):
                 return True
         return False
@@ -401,7 +426,8 @@ class FairQueue:
         if self._lags:
             for other in self._active:
                 if (
-                    other.model is need.model
+                    other.model.reach == need.model.reach
+                    and other.group is need.group
                     and other.eligible
                     and other.width <= need.width
                     and other.avoid <= need.avoid

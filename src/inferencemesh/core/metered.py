@@ -14,6 +14,12 @@ from typing import TYPE_CHECKING
 from inferencemesh.core.costs import Costs
 from inferencemesh.core.request import LeaseState
 
+Whose = tuple[str, str]
+"""Model and tenant: what one tenant's requests cost says nothing of another's. Were all charged by the longest, those
+who ask for little would be given back most of it again and again, and each time come before everybody else (D5)."""
+REMEMBERED = 2048
+"""Models and tenants whose costs are remembered, those longest unused forgotten first."""
+
 if TYPE_CHECKING:
     from inferencemesh.core.request import Lease, Request
 
@@ -29,7 +35,10 @@ quarter of the pace at which it is used: three quarters of what a tenant uses ar
 
 LEAST_TOKENS = 16.0
 """Minimum charge in weighted tokens."""
-PRIOR_TOKENS = 500.0
+PRIOR_TOKENS = LEAST_TOKENS
+"""What a request is believed to generate before any has ended: little, as in slot-seconds."""
+TYPICAL_TOKENS = 500.0
+"""What it is believed to read then, at most twice as much; and what could have been generated in a slot kept idle."""
 BYTES_PER_TOKEN = 4.0
 """A prompt's size is only guessed from its bytes until the backend has told it."""
 LOOK_S = 1.0
@@ -50,30 +59,25 @@ class SlotSeconds:
     def __init__(self, limit_s: float = 600.0, *, fixed_s: float | None = None) -> None:
         self._limit_s = limit_s
         self._fixed_s = fixed_s
-        self._costs: dict[str, Costs] = {}
-        self._ended_at: dict[str, float] = {}  # the last one, by model
+        self._learned: dict[Whose, Costs] = {}
 
-    def cap_s(self, model: str) -> float:
-        """C: the seconds that all but few requests of `model` stay below."""
+    def cap_s(self, model: str, tenant: str) -> float:
+        """C: the seconds that all but few of the tenant's requests to `model` stay below."""
         if self._fixed_s is not None:
             return self._fixed_s
-        costs = self._costs.get(model)
+        costs = self._learned.get((model, tenant))
         return min(self._limit_s, costs.cap if costs is not None else 2.0 * PRIOR_S)
 
     def at_dispatch(self, request: Request) -> float:
         """Return C/2 for each slot of width."""
-        return max(LEAST_S, 0.5 * self.cap_s(request.model)) * request.width
+        return max(LEAST_S, 0.5 * self.cap_s(request.model, request.tenant)) * request.width
 
     def at_end(self, lease: Lease, charged: float, now: float) -> float:
         """Return the difference to what was held, at least a quarter of a second."""
         held_s = now - lease.granted_at
         if self._fixed_s is None:
-            model = lease.request.model
-            costs = self._costs.get(model)
-            if costs is None:
-                costs = self._costs[model] = Costs(LEAST_S / 16, PRIOR_S)
-            costs.add(held_s, FALL * (now - self._ended_at.get(model, now)))
-            self._ended_at[model] = now
+            costs = _learned(self._learned, lease.request, LEAST_S / 16, PRIOR_S)
+            costs.add(held_s, FALL * costs.since_last(now))
         return max(LEAST_S, held_s) * lease.width - charged
 
     def due_at(self, lease: Lease, charged: float, now: float) -> float:
@@ -115,16 +119,15 @@ class Tokens:
     def __init__(self, input_weight: float = 1.0, output_weight: float = 2.0) -> None:
         self._input_weight = input_weight
         self._output_weight = output_weight
-        self._inputs: dict[str, Costs] = {}
-        self._outputs: dict[str, Costs] = {}
-        self._ended_at: dict[str, float] = {}  # the last one, by model
+        self._inputs: dict[Whose, Costs] = {}
+        self._outputs: dict[Whose, Costs] = {}
         self._held_s = 1.0  # the time that requests were held for,
         self._generated = 1.0  # and what they have generated, fading
 
     def at_dispatch(self, request: Request) -> float:
         """Return the prompt's guessed tokens and half of the output that all but few requests stay below."""
-        guessed = min(request.size_bytes / BYTES_PER_TOKEN, _cap(self._inputs, request.model))
-        output = 0.5 * _cap(self._outputs, request.model)
+        guessed = min(request.size_bytes / BYTES_PER_TOKEN, _cap(self._inputs, request, TYPICAL_TOKENS))
+        output = 0.5 * _cap(self._outputs, request, PRIOR_TOKENS)
         return max(LEAST_TOKENS, self._input_weight * guessed + self._output_weight * output)
 
     def at_end(self, lease: Lease, charged: float, now: float) -> float:
@@ -132,15 +135,15 @@ class Tokens:
 
         Nothing is given back for one that we had to end and whose tokens nobody has told.
         """
-        model = lease.request.model
+        request = lease.request
         read = self._read(lease)
         cost = max(LEAST_TOKENS, self._cost(lease, read))
         if lease.draining_since is not None and lease.input_tokens is None:
             return max(0.0, cost - charged)
-        fall = FALL * self._tokens_in(now - self._ended_at.get(model, now), lease, now)
-        self._ended_at[model] = now
-        _costs(self._inputs, model).add(read, fall)
-        _costs(self._outputs, model).add(lease.output_tokens, fall)
+        outputs = _learned(self._outputs, request, 1.0, PRIOR_TOKENS)
+        fall = FALL * self._tokens_in(outputs.since_last(now), lease, now)
+        outputs.add(lease.output_tokens, fall)
+        _learned(self._inputs, request, 1.0, TYPICAL_TOKENS).add(read, fall)
         return cost - charged
 
     def due_at(self, lease: Lease, charged: float, now: float) -> float:
@@ -160,7 +163,7 @@ class Tokens:
     def idle(self, slot_seconds: float, service_s: float) -> float:
         """Return what could have been read and generated meanwhile, at the mean of all models."""
         means = [costs.mean for costs in self._outputs.values()]
-        output = sum(means) / len(means) if means else PRIOR_TOKENS
+        output = sum(means) / len(means) if means else TYPICAL_TOKENS
         return self._output_weight * output * slot_seconds / service_s
 
     def _tokens_in(self, seconds: float, lease: Lease, now: float) -> float:
@@ -173,19 +176,25 @@ class Tokens:
         told = lease.input_tokens
         if told is not None:
             return told
-        return min(lease.request.size_bytes / BYTES_PER_TOKEN, _cap(self._inputs, lease.request.model))
+        request = lease.request
+        return min(request.size_bytes / BYTES_PER_TOKEN, _cap(self._inputs, request, TYPICAL_TOKENS))
 
     def _cost(self, lease: Lease, read: float) -> float:
         return self._input_weight * read + self._output_weight * lease.output_tokens
 
 
-def _costs(costs: dict[str, Costs], model: str) -> Costs:
-    known = costs.get(model)
-    if known is None:
-        known = costs[model] = Costs(1.0, PRIOR_TOKENS)
-    return known
+def _learned(known: dict[Whose, Costs], request: Request, least: float, prior: float) -> Costs:
+    """Return what is known of the costs of the tenant's requests to the model; remember it as the latest used."""
+    whose = (request.model, request.tenant)
+    costs = known.pop(whose, None)
+    if costs is None:
+        if len(known) >= REMEMBERED:
+            del known[next(iter(known))]
+        costs = Costs(least, prior)
+    known[whose] = costs
+    return costs
 
 
-def _cap(costs: dict[str, Costs], model: str) -> float:
-    known = costs.get(model)
-    return known.cap if known is not None else 2.0 * PRIOR_TOKENS
+def _cap(known: dict[Whose, Costs], request: Request, prior: float) -> float:
+    costs = known.get((request.model, request.tenant))
+    return costs.cap if costs is not None else 2.0 * prior

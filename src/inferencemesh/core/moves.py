@@ -108,7 +108,7 @@ class Moves:
         key = queue.start(flow, model, request)
         charged = self.state.charge.at_dispatch(request)
         queue.hold(flow)  # before the charge: what is idle may be forgotten by it
-        queue.charge(flow, charged, key)
+        queue.charge(flow, charged, key, backend)
         return self._lease(request, model, flow, backend, charged, now)
 
     def _lease(
@@ -172,7 +172,7 @@ class Moves:
         if undone or state.charge.corrects:
             amount = -lease._charged if undone else state.charge.at_end(lease, lease._charged, now)
             lease._charged += amount
-            queue.correct(flow, amount)
+            queue.correct(flow, amount, lease.backend)
         queue.unhold(flow)
         if tenant.parked:
             self._unpark(tenant)
@@ -209,7 +209,7 @@ class Moves:
             amount = charge.instalment(lease, lease._charged, now)
             if amount > 0:
                 lease._charged += amount
-                lease._flow.queue.correct(lease._flow, amount)
+                lease._flow.queue.correct(lease._flow, amount, lease.backend)
             heappush(heap, (charge.due_at(lease, lease._charged, now), number, lease))
 
     # --- eligibility ----------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ class Served:
         "narrow",
         "pool",
         "prospects",
+        "reach",
         "route",
         "spec",
         "speed",
@@ -44,6 +45,7 @@ class Served:
         pool: Pool,
         rng: random.Random,
         *,
+        reach: int = 0,
         apart: Iterable[str] = (),
     ) -> None:
         """`apart` are the classes, beside those with a line of their own, whose waiters have a pace of their own."""
@@ -51,6 +53,7 @@ class Served:
         self.name = spec.name
         self.route = Route(backends, spec.routing)
         self.pool = pool
+        self.reach = reach  # the same number for models that have the same backends
         self.line = Line(spec)
         self.lines = {name: Line(own) for name, own in spec.by_class}  # of classes that have their own
         self.narrow: Need | None = None  # what requests of width 1 and no limited class need

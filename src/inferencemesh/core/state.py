@@ -120,16 +120,22 @@ class State:
             pool = Pool(
                 members,
                 FairQueue(
-                    lags=charge.lifts and len(sets) > 1, lifts=charge.lifts, floor=floor, dropped=self.forget
+                    lags=charge.lifts and (len(sets) > 1 or bool(self.groups)),
+                    apart=charge.lifts and len(sets) > 1,
+                    lifts=charge.lifts,
+                    floor=floor,
+                    dropped=self.forget,
                 ),
             )
             self.pools.append(pool)
             self.pool_with[pool.queue] = pool
             for backend in members:
                 self.pool_of[backend] = pool
+        reaches: dict[frozenset[str], int] = {}
         for spec in specs:
             served = [self.backends[name] for name in spec.backends]
-            model = Served(spec, served, self.pool_of[served[0]], rng, apart=self.groups)
+            reach = reaches.setdefault(frozenset(spec.backends), len(reaches))
+            model = Served(spec, served, self.pool_of[served[0]], rng, reach=reach, apart=self.groups)
             self.models[spec.name] = model
             for backend in served:
                 self.models_of[backend].append(model)

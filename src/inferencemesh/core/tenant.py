@@ -74,10 +74,9 @@ class Tenant:
         """Whether its own limit leaves `width` slots."""
         return self.max_running is None or self.held + width <= self.max_running
 
-    @property
-    def comes_first(self) -> bool:
-        """Whether it holds less than what is reserved for it."""
-        return self.held < self.reserved
+    def comes_first(self, width: int) -> bool:
+        """Whether so many slots more are within what is reserved for it."""
+        return self.held + width <= self.reserved
 
     @property
     def idle(self) -> bool:
