@@ -213,6 +213,16 @@ def test_old_costs_count_less_and_less() -> None:
     assert known.mean == pytest.approx(1.0, rel=0.05)
 
 
+def test_who_leaves_after_events_pays_for_them_and_for_the_drain() -> None:
+    world = World(Tokens())
+    lease = world.grant(0.0, size=80)
+    lease.output_tokens = 30
+    world.admission.drain(lease, 5.0)
+    world.admission.settle(lease.request, Outcome(Phase.AFTER_CONTENT, "client_gone"), 5.0)
+    world.admission.confirm(lease, "closed", 9.0)
+    assert world.service(9.0) == 20 + 2 * 30 + 2 * 4  # four seconds at one a second, as nothing is known
+
+
 def test_who_leaves_before_anything_is_told_gets_nothing_back() -> None:
     world = World(Tokens())
     lease = world.grant(0.0, size=80)

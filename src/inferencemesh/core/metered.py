@@ -133,13 +133,18 @@ class Tokens:
     def at_end(self, lease: Lease, charged: float, now: float) -> float:
         """Return the difference to what was read and generated.
 
-        Nothing is given back for one that we had to end and whose tokens nobody has told.
+        Of one that we had to end, and whose tokens nobody has told, the events count, and while it drained it is
+        believed to have gone on at the usual pace. Without any event nothing is given back.
         """
         request = lease.request
         read = self._read(lease)
-        cost = max(LEAST_TOKENS, self._cost(lease, read))
-        if lease.draining_since is not None and lease.input_tokens is None:
-            return max(0.0, cost - charged)
+        cost = self._cost(lease, read)
+        since = lease.draining_since
+        if since is not None and lease.input_tokens is None:
+            unseen = max(0.0, now - since) * lease.width * self._generated / self._held_s
+            cost = max(LEAST_TOKENS, cost + self._output_weight * unseen)
+            return cost - charged if lease.output_tokens else max(0.0, cost - charged)
+        cost = max(LEAST_TOKENS, cost)
         outputs = _learned(self._outputs, request, 1.0, PRIOR_TOKENS)
         fall = FALL * self._tokens_in(outputs.since_last(now), lease, now)
         outputs.add(lease.output_tokens, fall)
