@@ -621,7 +621,7 @@ def test_U9_a_second_attempt_starts_when_the_slot_of_the_first_is_free():
 
 def test_U15_an_engine_that_never_stops_is_alarmed_and_drained_up_to_the_limit():
     """One slot is lost to a request that runs for ever. It is said aloud, the other serves, and there is an end."""
-    drain = {"drain": {"policy": "confirm", "overdue": "200ms"}}
+    drain = {"drain": {"policy": "worst_case", "overdue": "200ms"}}
 
     async def main() -> None:
         async with world(slots=2, backend=drain, timeouts={"total": "1s"}) as made:
@@ -646,6 +646,27 @@ def test_U15_an_engine_that_never_stops_is_alarmed_and_drained_up_to_the_limit()
             assert made.logged("drain_overdue")[0]["backend"] == "a"
             assert made.heard("running") == made.heard("lingering") == 1, "the engine still holds it"
             assert made.heard("peak_running") == 2
+
+    drive(main())
+
+
+def test_A1_an_engine_that_says_that_it_goes_on_is_believed_beyond_the_limit():
+    """Under `confirm` no time speaks against its own word: the slot is not given out while it works."""
+    drain = {"drain": {"policy": "confirm", "overdue": "200ms"}}
+
+    async def main() -> None:
+        async with world(slots=1, backend=drain, timeouts={"total": "1s"}) as made:
+            sent_at = asyncio.get_running_loop().time()
+            call = await made.open("tokens=40 interval=50ms ignore_disconnect")
+            await tokens(call)
+            call.leave()
+            await made.until(lambda: made.gateway.state()["degraded"] == ["backend a: drain_overdue"])
+            await made.until(lambda: made.slots().draining == 0)
+            assert asyncio.get_running_loop().time() - sent_at >= 1.9, "it ended before the engine's own end"
+            assert made.metric("drains_total", evidence="reported") == made.metric("drains_total") == 1
+            assert (await ask(made.port, chat("tokens=2"))).status == 200
+            assert made.heard("peak_running") == 1
+            assert made.gateway.state()["degraded"] == []
 
     drive(main())
 

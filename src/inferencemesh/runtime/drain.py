@@ -30,6 +30,7 @@ from inferencemesh.runtime.upstream import Upstream
 # How often an engine is asked whether it has stopped, while there is somebody to ask about; seconds.
 ASK_EVERY_S = 0.1
 ASK_TIMEOUT_S = 2.0
+_FRESH_S = ASK_TIMEOUT_S + 2 * ASK_EVERY_S  # for which an answer that it goes on counts
 
 
 class Drain:
@@ -39,6 +40,7 @@ class Drain:
         "_asking",
         "_drains",
         "_timer",
+        "_working_at",
         "attempt_id",
         "closed",
         "conn",
@@ -71,6 +73,7 @@ class Drain:
         self.state = "closing"
         self.closed = False  # the peer has closed its side
         self.overdue = False
+        self._working_at: float | None = None  # when the engine said last that it goes on
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -127,7 +130,12 @@ class Drain:
         self._after(max(self.limit_at - now, least_s), self._limit_over)
 
     def _limit_over(self) -> None:
-        self.finish("limit")
+        """The end of patience; but no time speaks against an engine that says that it goes on (A1)."""
+        working_at = self._working_at
+        if working_at is not None and self._drains.loop.time() - working_at <= _FRESH_S:
+            self._after(ASK_EVERY_S, self._limit_over)
+        else:
+            self.finish("limit")
 
     async def _ask(self) -> None:
         """Ask the engine until it says that it has stopped. What it does not say is no evidence (B5)."""
@@ -139,9 +147,12 @@ class Drain:
             closed = self.closed
             try:
                 status, body = await fetch(self.upstream, path, ASK_TIMEOUT_S)
-                if engine.stopped(status, body, self.attempt_id, closed=closed):
+                stopped = engine.stopped(status, body, self.attempt_id, closed=closed)
+                if stopped:
                     self.finish("reported")
                     return
+                if stopped is not None:
+                    self._working_at = self._drains.loop.time()
             except (OSError, UpstreamLost, TimeoutError, ValueError, KeyError, TypeError):
                 pass  # no answer: ask again
             await asyncio.sleep(ASK_EVERY_S)

@@ -25,8 +25,8 @@ class Engine(Protocol):
         """Where the engine tells whether it still works on an attempt (B5, `confirm`); None if it does not."""
         ...
 
-    def stopped(self, status: int, body: bytes, attempt_id: str, *, closed: bool) -> bool:
-        """Whether the answer of `confirm_path` says that the attempt has stopped.
+    def stopped(self, status: int, body: bytes, attempt_id: str, *, closed: bool) -> bool | None:
+        """Whether the answer of `confirm_path` says that the attempt has stopped, or goes on; None: it says neither.
 
         `closed`: the engine has closed its side of the attempt's connection, so nothing of it is still on its way.
         Raises ValueError, KeyError or TypeError for an answer that cannot be read.

@@ -21,9 +21,9 @@ class OpenAIEngine:
         """Nothing in the API tells it."""
         return None
 
-    def stopped(self, status: int, body: bytes, attempt_id: str, *, closed: bool) -> bool:
+    def stopped(self, status: int, body: bytes, attempt_id: str, *, closed: bool) -> bool | None:
         """Nothing in the API tells it."""
-        return False
+        return None
 
     def healthy(self, status: int) -> bool:
         """Any answer below 500 says that its HTTP layer lives; it may ask for a key that probes do not send."""

@@ -23,13 +23,13 @@ class SimEngine(OpenAIEngine):
         """Its state, of one request."""
         return f"/sim/state?id={attempt_id}"
 
-    def stopped(self, status: int, body: bytes, attempt_id: str, *, closed: bool) -> bool:
+    def stopped(self, status: int, body: bytes, attempt_id: str, *, closed: bool) -> bool | None:
         """Neither running nor lingering, as its own record says; unknown and closed: it was never heard of."""
         if status != 200:
-            return False
+            return None
         record = orjson.loads(body)["requests"].get(attempt_id)
         if record is None:
-            return closed
+            return True if closed else None
         return record["state"] not in ("running", "waiting") and not record["lingering"]
 
     def healthy(self, status: int) -> bool:
