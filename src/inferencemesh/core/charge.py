@@ -48,6 +48,9 @@ class ChargePolicy(Protocol):
     def idle(self, slot_seconds: float, service_s: float) -> float:
         """Return the charge for slots that were kept from others, where a request lasts `service_s` on average."""
 
+    def relative(self, request: Request) -> float:
+        """Return how much requests of its tenant cost beside all of its model: the same share gets it fewer grants."""
+
 
 class Exact:
     """What all policies whose charge is final at dispatch have in common."""
@@ -71,6 +74,10 @@ class Exact:
     def undone(self, lease: Lease, charged: float, *, full: bool) -> float:
         """Return all of it: the request is charged once, however often it is tried."""
         return charged
+
+    def relative(self, request: Request) -> float:
+        """Return 1: it is requests that are shared."""
+        return 1.0
 
 
 class PerSlot(Exact):

@@ -55,13 +55,13 @@ class Claims:
         self._advance(now)
         return self.due
 
-    def add(self, tenant: str, at: float) -> None:
-        """A caller of `tenant` was told to come back `at` that time."""
+    def add(self, tenant: str, at: float, ahead_s: float = AHEAD_S) -> None:
+        """A caller of `tenant` was told to come back `at` that time; a place is kept for it from `ahead_s` before."""
         out = self._out.get(tenant, 0)
         if len(self._later) + len(self._due) < MOST and out < MOST_OF_ONE:
             self._out[tenant] = out + 1
             self._numbers += 1
-            heappush(self._later, (at - AHEAD_S, self._numbers, Claim(at, tenant)))
+            heappush(self._later, (at - max(AHEAD_S, ahead_s), self._numbers, Claim(at, tenant)))
 
     def use(self, tenant: str, now: float, returns: bool | None) -> bool:
         """A request of `tenant` arrives: return whether it holds a ticket that is due, and use that up.
@@ -124,8 +124,8 @@ class OwnClaims:
     def __init__(self) -> None:
         self._of: dict[str, Claims] = {}
 
-    def add(self, tenant: str, at: float, now: float) -> None:
-        """A caller of `tenant` was told at `now` to come back `at` that time."""
+    def add(self, tenant: str, at: float, now: float, ahead_s: float = AHEAD_S) -> None:
+        """A caller of `tenant` was told at `now` to come back `at` that time; see `Claims.add`."""
         claims = self._of.get(tenant)
         if claims is None:
             if len(self._of) >= MOST:
@@ -135,7 +135,7 @@ class OwnClaims:
             if len(self._of) >= MOST:
                 return
             claims = self._of[tenant] = Claims()
-        claims.add(tenant, at)
+        claims.add(tenant, at, ahead_s)
 
     def use(self, tenant: str, now: float, returns: bool | None) -> bool:
         """See `Claims.use`."""

@@ -43,6 +43,11 @@ class Costs:
         """  # noqa: D205
         return self._cap
 
+    @property
+    def known(self) -> bool:
+        """Whether the mean says something."""
+        return self._seen >= 20.0
+
     def since_last(self, now: float) -> float:
         """Return the seconds since it was asked last, 0 the first time: how long the cap has had to fall."""
         last_at = self._last_at

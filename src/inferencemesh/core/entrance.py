@@ -116,8 +116,8 @@ def _own_full(line: Line, tenant: Tenant, waiting: int, claims: bool) -> bool:
     if bound is None and per_line is None:
         return False
     due = 0 if claims else line.own_claims.due(tenant.name)
-    return (bound is not None and tenant.waiting + min(due, bound // 2) >= bound) or (
-        per_line is not None and waiting + min(due, per_line // 2) >= per_line
+    return (bound is not None and tenant.waiting + min(due, (bound + 1) // 2) >= bound) or (
+        per_line is not None and waiting + min(due, (per_line + 1) // 2) >= per_line
     )
 
 

@@ -17,6 +17,8 @@ from inferencemesh.core.request import LeaseState
 Whose = tuple[str, str]
 """Model and tenant: what one tenant's requests cost says nothing of another's. Were all charged by the longest, those
 who ask for little would be given back most of it again and again, and each time come before everybody else (D5)."""
+ALL = ""
+"""In place of a tenant: all of them together. Nobody is charged by it."""
 REMEMBERED = 2048
 """Models and tenants whose costs are remembered, those longest unused forgotten first."""
 
@@ -76,8 +78,10 @@ class SlotSeconds:
         """Return the difference to what was held, at least a quarter of a second."""
         held_s = now - lease.granted_at
         if self._fixed_s is None:
-            costs = _learned(self._learned, lease.request, LEAST_S / 16, PRIOR_S)
+            request = lease.request
+            costs = _learned(self._learned, request.model, request.tenant, LEAST_S / 16, PRIOR_S)
             costs.add(held_s, FALL * costs.since_last(now))
+            _learned(self._learned, request.model, ALL, LEAST_S / 16, PRIOR_S).add(held_s, 0.0)
         return max(LEAST_S, held_s) * lease.width - charged
 
     def due_at(self, lease: Lease, charged: float, now: float) -> float:
@@ -103,6 +107,10 @@ class SlotSeconds:
     def idle(self, slot_seconds: float, service_s: float) -> float:
         """Return the slot-seconds themselves."""
         return slot_seconds
+
+    def relative(self, request: Request) -> float:
+        """Return how long those of its tenant last beside all of its model."""
+        return _relative(self._learned, request)
 
 
 class Tokens:
@@ -145,10 +153,11 @@ class Tokens:
             cost = max(LEAST_TOKENS, cost + self._output_weight * unseen)
             return cost - charged if lease.output_tokens else max(0.0, cost - charged)
         cost = max(LEAST_TOKENS, cost)
-        outputs = _learned(self._outputs, request, 1.0, PRIOR_TOKENS)
+        outputs = _learned(self._outputs, request.model, request.tenant, 1.0, PRIOR_TOKENS)
         fall = FALL * self._tokens_in(outputs.since_last(now), lease, now)
         outputs.add(lease.output_tokens, fall)
-        _learned(self._inputs, request, 1.0, TYPICAL_TOKENS).add(read, fall)
+        _learned(self._outputs, request.model, ALL, 1.0, PRIOR_TOKENS).add(lease.output_tokens, 0.0)
+        _learned(self._inputs, request.model, request.tenant, 1.0, TYPICAL_TOKENS).add(read, fall)
         return cost - charged
 
     def due_at(self, lease: Lease, charged: float, now: float) -> float:
@@ -167,9 +176,13 @@ class Tokens:
 
     def idle(self, slot_seconds: float, service_s: float) -> float:
         """Return what could have been read and generated meanwhile, at the mean of all models."""
-        means = [costs.mean for costs in self._outputs.values()]
+        means = [costs.mean for (_, tenant), costs in self._outputs.items() if tenant == ALL]
         output = sum(means) / len(means) if means else TYPICAL_TOKENS
         return self._output_weight * output * slot_seconds / service_s
+
+    def relative(self, request: Request) -> float:
+        """Return how much those of its tenant generate beside all of its model."""
+        return _relative(self._outputs, request)
 
     def _tokens_in(self, seconds: float, lease: Lease, now: float) -> float:
         """Return what a slot generates in so many, now that `lease` has ended, too."""
@@ -188,9 +201,9 @@ class Tokens:
         return self._input_weight * read + self._output_weight * lease.output_tokens
 
 
-def _learned(known: dict[Whose, Costs], request: Request, least: float, prior: float) -> Costs:
+def _learned(known: dict[Whose, Costs], model: str, tenant: str, least: float, prior: float) -> Costs:
     """Return what is known of the costs of the tenant's requests to the model; remember it as the latest used."""
-    whose = (request.model, request.tenant)
+    whose = (model, tenant)
     costs = known.pop(whose, None)
     if costs is None:
         if len(known) >= REMEMBERED:
@@ -203,3 +216,10 @@ def _learned(known: dict[Whose, Costs], request: Request, least: float, prior: f
 def _cap(known: dict[Whose, Costs], request: Request, prior: float) -> float:
     costs = known.get((request.model, request.tenant))
     return costs.cap if costs is not None else 2.0 * prior
+
+
+def _relative(known: dict[Whose, Costs], request: Request) -> float:
+    mine, all_of_them = known.get((request.model, request.tenant)), known.get((request.model, ALL))
+    if mine is None or all_of_them is None or not mine.known:
+        return 1.0
+    return mine.mean / all_of_them.mean

@@ -29,6 +29,9 @@ _WOULD_HAVE_WAITED = frozenset(
 )
 
 
+TURNS = 2.0
+"""A place that is taken so many grants before a ticket is due may not be free again by then."""
+
 _KEEPS_A_PLACE = frozenset({"queue_full", "displaced", "queue_timeout", "deadline_unreachable"})
 """Refusals for which a place in the line is kept. Behind a bound of the tenant's own it is one of the tenant's."""
 
@@ -54,8 +57,11 @@ def refuse(code: str, request: Request, model: Served, tenant: Tenant, now: floa
         # Every backend has asked to be left alone until then: no caller is told to come back earlier.
         retry_after_s = min(60.0, max(retry_after_s, quiet_s + tickets.spread(0.0, 1.0)))
     if model.spec.keeps_places:
-        if code in _KEEPS_A_PLACE:
-            line.claims.add(tenant.name, now + retry_after_s)
+        if (
+            code in _KEEPS_A_PLACE
+        ):  # of fewer than two places none is kept, but who finds one is counted all the same
+            line.claims.add(tenant.name, now + retry_after_s, TURNS / model.pace_of(request, now))
         elif code == "tenant_queue_full":
-            line.own_claims.add(tenant.name, now + retry_after_s, now)
+            per_s = model.pace_of(request, now) * model.share_of_speed(tenant, line)
+            line.own_claims.add(tenant.name, now + retry_after_s, now, TURNS / per_s)
     return Refusal(code, message, retry_after_s, place, estimate_s)

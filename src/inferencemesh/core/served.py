@@ -16,6 +16,7 @@ from inferencemesh.core.slots import Backend
 from inferencemesh.core.tenant import Tenant
 
 if TYPE_CHECKING:
+    from inferencemesh.core.charge import ChargePolicy
     from inferencemesh.core.flow import Need
     from inferencemesh.core.pool import Pool
 
@@ -24,6 +25,7 @@ class Served:
     """One model. Which pool it belongs to is decided once, from the backends that models share."""
 
     __slots__ = (
+        "charge",
         "line",
         "lines",
         "name",
@@ -45,6 +47,7 @@ class Served:
         pool: Pool,
         rng: random.Random,
         *,
+        charge: ChargePolicy,
         reach: int = 0,
         apart: Iterable[str] = (),
     ) -> None:
@@ -53,6 +56,7 @@ class Served:
         self.name = spec.name
         self.route = Route(backends, spec.routing)
         self.pool = pool
+        self.charge = charge
         self.reach = reach  # the same number for models that have the same backends
         self.line = Line(spec)
         self.lines = {name: Line(own) for name, own in spec.by_class}  # of classes that have their own
@@ -105,17 +109,22 @@ class Served:
         `judge` does not refuse by it: how long the requests of one tenant or class last is not known apart.
         """
         pace = self.prospects_of(request).pace
-        per_s = self._pace_of(request, now)
+        per_s = self.pace_of(request, now)
         waiting = self.waiting if pace is None else pace.waiting
         ahead = min(_waiting(tenant, line), waiting) + 1
-        wait_s = ahead * request.width / (per_s * self.share_of_speed(tenant, line))
+        wait_s = ahead * request.width / (per_s * self._due_of_speed(request, tenant, line))
         if request.width == 1:  # else its slots are those of so many that its tenant would have had
-            wait_s = min(wait_s, (waiting + 1) / per_s)
+            # Nobody who comes later overtakes it, but for those whose tenants cost less.
+            wait_s = min(wait_s, (waiting + 1) / per_s * max(1.0, self.charge.relative(request)))
         if tenant.max_running:
             wait_s = max(wait_s, ahead * request.width * self.speed.service_s() / tenant.max_running)
         return wait_s
 
-    def _pace_of(self, request: Request, now: float) -> float:
+    def _due_of_speed(self, request: Request, tenant: Tenant, line: Line) -> float:
+        """Return the part of the grants that is due to `tenant`: fewer than its share where its requests cost more."""
+        return min(1.0, self.share_of_speed(tenant, line) / self.charge.relative(request))
+
+    def pace_of(self, request: Request, now: float) -> float:
         """Return how many waiters of the class of `request` are granted per second."""
         per_s = self.per_s()
         pace = self.prospects_of(request).pace
@@ -137,7 +146,7 @@ class Served:
         That is when half of the places that it may have are free again, after those who were told to come before it.
         """
         share = self.share_of_speed(tenant, line)
-        rate = self._pace_of(request, now) * share
+        rate = self.pace_of(request, now) * self._due_of_speed(request, tenant, line)
         if tenant.max_running:
             rate = min(rate, tenant.max_running / self.speed.service_s())
         waiting = _waiting(tenant, line)

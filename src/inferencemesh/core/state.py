@@ -135,7 +135,9 @@ class State:
         for spec in specs:
             served = [self.backends[name] for name in spec.backends]
             reach = reaches.setdefault(frozenset(spec.backends), len(reaches))
-            model = Served(spec, served, self.pool_of[served[0]], rng, reach=reach, apart=self.groups)
+            model = Served(
+                spec, served, self.pool_of[served[0]], rng, charge=charge, reach=reach, apart=self.groups
+            )
             self.models[spec.name] = model
             for backend in served:
                 self.models_of[backend].append(model)
