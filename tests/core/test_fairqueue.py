@@ -184,7 +184,7 @@ def test_idle_flows_are_forgotten_when_virtual_time_has_passed_them() -> None:
 
 
 def test_the_number_of_remembered_idle_tenants_is_capped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inferencemesh.core.fairqueue._MAX_RESTING", 20)
+    monkeypatch.setattr("inferencemesh.core.standings._MAX_RESTING", 20)
     queue = FairQueue()
     keeper = queue.flow(Tenant(TenantSpec("keeper"), configured=True))
     queue.hold(keeper)

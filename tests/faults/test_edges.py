@@ -655,7 +655,7 @@ def test_A1_an_engine_that_says_that_it_goes_on_is_believed_beyond_the_limit():
     drain = {"drain": {"policy": "confirm", "overdue": "200ms"}}
 
     async def main() -> None:
-        async with world(slots=1, backend=drain, timeouts={"total": "1s"}) as made:
+        async with world(slots=1, backend=drain, timeouts={"total": "1s", "cleanup": "200ms"}) as made:
             sent_at = asyncio.get_running_loop().time()
             call = await made.open("tokens=40 interval=50ms ignore_disconnect")
             await tokens(call)

@@ -30,6 +30,8 @@ AWAITS = ("tests/runtime/test_injection.py", "-k", "await and leaves")
 CALLS = ("tests/runtime/test_injection.py", "-k", "call_out and leaves")
 METERED = ("tests/core/test_metered.py",)
 CLASSES = ("tests/core/test_classes.py",)
+TURNS = ("tests/prove/test_turns.py",)
+BOUNDS = ("tests/prove/test_bounds.py", "-k", "D5")
 CLAIMS = ("tests/core/test_claims.py",)
 MISSING = ("tests/prove/test_missing.py",)
 
@@ -58,14 +60,14 @@ CORE = (
     ),
     Mutation(
         "whoever begins to wait is not lifted to V",
-        "core/fairqueue.py",
+        "core/standings.py",
         "if flow.service < v and not (flow.waiting and self._competes(flow, need.group, need.model)):",
         "if False:",
         ORACLE,
     ),
     Mutation(
         "whoever is back under its limit is not lifted to V",
-        "core/fairqueue.py",
+        "core/standings.py",
         "        if flow.service < self.v:\n            short",
         "        if False:\n            short",
         FOUND,
@@ -108,8 +110,8 @@ CORE = (
     Mutation(
         "the end of a back-off wakes nobody",
         "core/admission.py",
-        "        at = min(self._state.next_change_at, self._state.expiries.next_at())",
-        "        at = self._state.expiries.next_at()",
+        "        at = state.next_change_at\n",
+        "        at = _NEVER\n",
         ORACLE,
     ),
     Mutation(
@@ -221,13 +223,13 @@ CORE = (
     Mutation(
         "nobody pays instalments",
         "core/moves.py",
-        "                lease._flow.queue.correct(lease._flow, amount)\n            heappush",
+        "                lease._flow.queue.correct(lease._flow, amount, lease.backend)\n            heappush",
         "                pass\n            heappush",
         METERED,
     ),
     Mutation(
         "who waits for two models loses its place in the line of the first",
-        "core/fairqueue.py",
+        "core/standings.py",
         "        if self._lags:\n            for lane in flow.lanes.values():\n                lane.offset -= short\n\n"
         "    def _level",
         "    def _level",
@@ -255,6 +257,77 @@ CORE = (
         ("tests/runtime/test_memory.py", "-k", "plain"),
     ),
     Mutation(
+        "a newcomer stands beside those of any class",
+        "core/standings.py",
+        "                    and other.group is need.group\n",
+        "",
+        TURNS,
+    ),
+    Mutation(
+        "classes are thought to go at one pace",
+        "core/state.py",
+        "(len(sets) > 1 or bool(self.groups))",
+        "(len(sets) > 1)",
+        TURNS,
+    ),
+    Mutation(
+        "what a tenant uses elsewhere costs it its turn",
+        "core/standings.py",
+        "                lane.offset -= delta\n",
+        "                pass\n",
+        TURNS,
+    ),
+    Mutation(
+        "a class that lags comes before its tenant's more urgent one",
+        "core/fairqueue.py",
+        "if other.need.model.reach != reach and flow.service + other.offset != key:",
+        "if flow.service + other.offset != key:",
+        TURNS,
+    ),
+    Mutation(
+        "a reserve is for any width",
+        "core/tenant.py",
+        "return self.held + width <= self.reserved",
+        "return self.held < self.reserved",
+        TURNS,
+    ),
+    Mutation(
+        "who is within its reserve loses its place",
+        "core/entrance.py",
+        "if rival.reserved and rival.held + rival.waiting <= rival.reserved:",
+        "if False:",
+        TURNS,
+    ),
+    Mutation(
+        "a reserve stands below the classes",
+        "core/fairqueue.py",
+        "        if self._reserving:\n            first = self._first_reserved()",
+        "        if self._bands is not None:\n            best = self._bands.best(self._active)\n"
+        "        if self._reserving:\n            first = self._first_reserved()",
+        TURNS,
+    ),
+    Mutation(
+        "all tenants are charged by the longest",
+        "core/metered.py",
+        "        costs = self._learned.get((model, tenant))",
+        "        costs = self._learned.get((model, ALL))",
+        TURNS,
+    ),
+    Mutation(
+        "the cap falls at once",
+        "core/costs.py",
+        "self._cap = max(self._due, self._cap - fall)",
+        "self._cap = self._due",
+        BOUNDS,
+    ),
+    Mutation(
+        "instalments grow",
+        "core/metered.py",
+        "        step = self.at_dispatch(lease.request)\n        behind = (now",
+        "        step = max(charged, self.at_dispatch(lease.request))\n        behind = (now",
+        BOUNDS,
+    ),
+    Mutation(
         "a ticket is good twice",
         "core/claims.py",
         "        self._drop(mine.popleft())\n        return True",
@@ -264,6 +337,13 @@ CORE = (
 )
 
 RUNTIME = (
+    Mutation(
+        "an engine that says that it goes on is not believed",
+        "runtime/drain.py",
+        "if working_at is not None and self._drains.loop.time() - working_at <= _FRESH_S:",
+        "if False:",
+        ("tests/faults/test_edges.py", "-k", "A1"),
+    ),
     Mutation(
         "who is displaced is not told",
         "runtime/gate.py",

@@ -55,6 +55,17 @@ def warnings(mesh: Mesh) -> Found:
     for i, backend in enumerate(mesh.backends):
         if backend.name not in used:
             yield ("backends", i, "name"), f"no model uses the backend `{backend.name}`"
+    slots = {b.name: b.slots for b in mesh.backends if b.slots != "auto"}
+    reserved = sum(tenant.reserved for tenant in mesh.tenants)
+    for i, model in enumerate(mesh.models):
+        if reserved and all(name in slots for name in model.backends):
+            most = sum(slots[name] for name in model.backends)
+            if reserved >= most:
+                yield (
+                    ("models", i, "backends"),
+                    f"have {most} slots together, and the tenants reserve {reserved}: while those wait for this model, "
+                    "nothing is left for others",
+                )
     names = [name for model in mesh.models for name in (model.name, *model.aliases)]
     for i, tenant in enumerate(mesh.tenants):
         if not tenant.keys and not (tenant.name == ANONYMOUS and mesh.anonymous_allowed):
@@ -186,11 +197,11 @@ def _classes(mesh: Mesh) -> Found:
         yield ("classes",), "needs at least one class; leave it out for high, normal and low"
     yield from _unique(((("classes", i, "name"), c.name) for i, c in enumerate(mesh.classes)), "class")
     fairness = mesh.admission.fairness
-    if fairness.strict and fairness.floor * (len(mesh.classes) - 1) >= 1:
+    if fairness.strict and fairness.floor * len(mesh.classes) > 1:
         yield (
             ("admission", "fairness", "floor"),
-            f"leaves nothing to the most urgent class; with {len(mesh.classes)} classes write less than "
-            f"{1 / (len(mesh.classes) - 1):.3g}",
+            f"leaves the most urgent class less than the others; with {len(mesh.classes)} classes write at most "
+            f"{1 / len(mesh.classes):.3g}",
         )
     for i, cls in enumerate(mesh.classes):
         wide = ("max_waiting_total", "max_waiting_bytes")

@@ -46,7 +46,7 @@ async def serve(
     simulator: bool = False,
     beside: Callable[[Gateway, str], Awaitable[None]] | None = None,
 ) -> int:
-    """Run a gateway until SIGTERM or SIGINT; returns the exit code.
+    """Run a gateway until SIGTERM, SIGINT or SIGHUP; returns the exit code.
 
     `beside` runs as a task next to it once it is ready (the demo's load), with the admin port's URL.
 
@@ -71,7 +71,7 @@ async def _serve(
 ) -> int:
     signals: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, signals.put_nowait, number)
     admin_socket = _bind_admin(mesh)
     gateway = Gateway(mesh, log, slots=slots, simulator=simulator)
