@@ -310,7 +310,7 @@ CORE = (
         "all tenants are charged by the longest",
         "core/metered.py",
         "        costs = self._learned.get((model, tenant))",
-        "        costs = self._learned.get((model, ALL))",
+        "        costs = next(iter(self._learned.values()), None)",
         TURNS,
     ),
     Mutation(

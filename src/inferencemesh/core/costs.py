@@ -22,7 +22,7 @@ class Costs:
 
     def __init__(self, least: float, prior: float) -> None:
         self._least = least
-        self._counts = [0] * _BUCKETS
+        self._counts: dict[int, int] = {}  # by bucket: most tenants have requests of a few lengths only
         self._seen = _PRIOR_WEIGHT
         self._sum = _PRIOR_WEIGHT * prior
         self._most = -1  # the highest bucket in use
@@ -63,7 +63,7 @@ class Costs:
         """
         least = self._least
         bucket = 0 if cost <= least else min(_BUCKETS - 1, int(log2(cost / least) * _PER_DOUBLING) + 1)
-        self._counts[bucket] += 1
+        self._counts[bucket] = self._counts.get(bucket, 0) + 1
         self._seen += 1.0
         self._sum += cost
         self._fresh += 1
@@ -78,18 +78,43 @@ class Costs:
         self._fresh = 0
         counts = self._counts
         if self._seen > _WINDOW:
-            counts[:] = [count // 2 for count in counts]
-            self._sum *= (sum(counts) + _PRIOR_WEIGHT) / self._seen
-            self._seen = sum(counts) + _PRIOR_WEIGHT
+            self._counts = counts = {of: count // 2 for of, count in counts.items() if count > 1}
+            seen = sum(counts.values()) + _PRIOR_WEIGHT
+            self._sum *= seen / self._seen
+            self._seen = seen
         allowed = RARE * self._seen
         above = 0
         bucket = self._most
         while bucket > 0:
-            above += counts[bucket]
+            count = counts.get(bucket, 0)
+            above += count
             if above > allowed:
                 break
-            if not counts[bucket] and bucket == self._most:
+            if not count and bucket == self._most:
                 self._most -= 1
             bucket -= 1
         edge = self._least * 2.0 ** (bucket / _PER_DOUBLING)
         self._due = max(edge, 2.0 * self._sum / self._seen)
+
+
+class Mean:
+    """The mean of the recent past, of anything; `prior` counts as a few observations."""
+
+    __slots__ = ("_seen", "_sum")
+
+    def __init__(self, prior: float) -> None:
+        self._seen = _PRIOR_WEIGHT
+        self._sum = _PRIOR_WEIGHT * prior
+
+    @property
+    def value(self) -> float:
+        """The mean."""
+        return self._sum / self._seen
+
+    def add(self, value: float) -> None:
+        """One more observation."""
+        self._seen += 1.0
+        self._sum += value
+        if self._seen > _WINDOW:
+            self._seen *= 0.5
+            self._sum *= 0.5

@@ -11,16 +11,14 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
-from inferencemesh.core.costs import Costs
+from inferencemesh.core.costs import Costs, Mean
 from inferencemesh.core.request import LeaseState
 
 Whose = tuple[str, str]
 """Model and tenant: what one tenant's requests cost says nothing of another's. Were all charged by the longest, those
 who ask for little would be given back most of it again and again, and each time come before everybody else (D5)."""
-ALL = ""
-"""In place of a tenant: all of them together. Nobody is charged by it."""
-REMEMBERED = 2048
-"""Models and tenants whose costs are remembered, those longest unused forgotten first."""
+REMEMBERED = 16_384
+"""Models and tenants whose costs are remembered; the first ones are forgotten first."""
 
 if TYPE_CHECKING:
     from inferencemesh.core.request import Lease, Request
@@ -62,6 +60,7 @@ class SlotSeconds:
         self._limit_s = limit_s
         self._fixed_s = fixed_s
         self._learned: dict[Whose, Costs] = {}
+        self._of_all: dict[str, Mean] = {}  # by model
 
     def cap_s(self, model: str, tenant: str) -> float:
         """C: the seconds that all but few of the tenant's requests to `model` stay below."""
@@ -79,9 +78,9 @@ class SlotSeconds:
         held_s = now - lease.granted_at
         if self._fixed_s is None:
             request = lease.request
-            costs = _learned(self._learned, request.model, request.tenant, LEAST_S / 16, PRIOR_S)
+            costs = _learned(self._learned, request, LEAST_S / 16, PRIOR_S)
             costs.add(held_s, FALL * costs.since_last(now))
-            _learned(self._learned, request.model, ALL, LEAST_S / 16, PRIOR_S).add(held_s, 0.0)
+            _mean(self._of_all, request.model, PRIOR_S).add(held_s)
         return max(LEAST_S, held_s) * lease.width - charged
 
     def due_at(self, lease: Lease, charged: float, now: float) -> float:
@@ -110,7 +109,7 @@ class SlotSeconds:
 
     def relative(self, request: Request) -> float:
         """Return how long those of its tenant last beside all of its model."""
-        return _relative(self._learned, request)
+        return _relative(self._learned, self._of_all, request)
 
 
 class Tokens:
@@ -129,6 +128,7 @@ class Tokens:
         self._output_weight = output_weight
         self._inputs: dict[Whose, Costs] = {}
         self._outputs: dict[Whose, Costs] = {}
+        self._of_all: dict[str, Mean] = {}  # output by model
         self._held_s = 1.0  # the time that requests were held for,
         self._generated = 1.0  # and what they have generated, fading
 
@@ -153,11 +153,11 @@ class Tokens:
             cost = max(LEAST_TOKENS, cost + self._output_weight * unseen)
             return cost - charged if lease.output_tokens else max(0.0, cost - charged)
         cost = max(LEAST_TOKENS, cost)
-        outputs = _learned(self._outputs, request.model, request.tenant, 1.0, PRIOR_TOKENS)
+        outputs = _learned(self._outputs, request, 1.0, PRIOR_TOKENS)
         fall = FALL * self._tokens_in(outputs.since_last(now), lease, now)
         outputs.add(lease.output_tokens, fall)
-        _learned(self._outputs, request.model, ALL, 1.0, PRIOR_TOKENS).add(lease.output_tokens, 0.0)
-        _learned(self._inputs, request.model, request.tenant, 1.0, TYPICAL_TOKENS).add(read, fall)
+        _mean(self._of_all, request.model, PRIOR_TOKENS).add(lease.output_tokens)
+        _learned(self._inputs, request, 1.0, TYPICAL_TOKENS).add(read, fall)
         return cost - charged
 
     def due_at(self, lease: Lease, charged: float, now: float) -> float:
@@ -176,13 +176,13 @@ class Tokens:
 
     def idle(self, slot_seconds: float, service_s: float) -> float:
         """Return what could have been read and generated meanwhile, at the mean of all models."""
-        means = [costs.mean for (_, tenant), costs in self._outputs.items() if tenant == ALL]
+        means = [mean.value for mean in self._of_all.values()]
         output = sum(means) / len(means) if means else TYPICAL_TOKENS
         return self._output_weight * output * slot_seconds / service_s
 
     def relative(self, request: Request) -> float:
         """Return how much those of its tenant generate beside all of its model."""
-        return _relative(self._outputs, request)
+        return _relative(self._outputs, self._of_all, request)
 
     def _tokens_in(self, seconds: float, lease: Lease, now: float) -> float:
         """Return what a slot generates in so many, now that `lease` has ended, too."""
@@ -201,16 +201,22 @@ class Tokens:
         return self._input_weight * read + self._output_weight * lease.output_tokens
 
 
-def _learned(known: dict[Whose, Costs], model: str, tenant: str, least: float, prior: float) -> Costs:
-    """Return what is known of the costs of the tenant's requests to the model; remember it as the latest used."""
-    whose = (model, tenant)
-    costs = known.pop(whose, None)
+def _learned(known: dict[Whose, Costs], request: Request, least: float, prior: float) -> Costs:
+    """Return what is known of the costs of the tenant's requests to the model."""
+    whose = (request.model, request.tenant)
+    costs = known.get(whose)
     if costs is None:
         if len(known) >= REMEMBERED:
             del known[next(iter(known))]
-        costs = Costs(least, prior)
-    known[whose] = costs
+        costs = known[whose] = Costs(least, prior)
     return costs
+
+
+def _mean(known: dict[str, Mean], model: str, prior: float) -> Mean:
+    mean = known.get(model)
+    if mean is None:
+        mean = known[model] = Mean(prior)
+    return mean
 
 
 def _cap(known: dict[Whose, Costs], request: Request, prior: float) -> float:
@@ -218,8 +224,8 @@ def _cap(known: dict[Whose, Costs], request: Request, prior: float) -> float:
     return costs.cap if costs is not None else 2.0 * prior
 
 
-def _relative(known: dict[Whose, Costs], request: Request) -> float:
-    mine, all_of_them = known.get((request.model, request.tenant)), known.get((request.model, ALL))
+def _relative(known: dict[Whose, Costs], of_all: dict[str, Mean], request: Request) -> float:
+    mine, all_of_them = known.get((request.model, request.tenant)), of_all.get(request.model)
     if mine is None or all_of_them is None or not mine.known:
         return 1.0
-    return mine.mean / all_of_them.mean
+    return mine.mean / all_of_them.value
