@@ -73,7 +73,7 @@ def test_a_taken_port_gets_a_usable_message(sim, command, which):
     assert "Traceback" not in ended.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_demo_answers_and_ends_cleanly(number):
     with started("demo", "--port", "0", "--admin-port", "0") as (process, said):
         port = port_of(said)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from statistics import fmean
 
 import pytest
 
+from inferencemesh.core.model import ClassSpec, ModelSpec, TenantSpec
 from tests.prove.callers import Crowd
 
 SHORT_S = 0.01
@@ -56,3 +58,88 @@ def test_a_rush_comes_back_in_turns() -> None:
     assert ours.refusals * 3 <= theirs.refusals
     assert ours.worst <= 8
     assert ours.ended_at <= 1.25 * theirs.ended_at
+
+
+HALF = ("", "slow")
+
+
+def of_class(caller: int) -> str:
+    return HALF[caller % 2]
+
+
+def own_line(places: int) -> tuple[tuple[str, ModelSpec], ...]:
+    return (("slow", ModelSpec("m", ("b",), max_waiting=places, queue_timeout_s=600.0)),)
+
+
+def test_a_class_is_told_by_its_own_pace() -> None:
+    """Of 32 slots its requests may have eight: those who wait for them are told so, and come back to a place."""
+    crowd = Crowd(
+        1,
+        callers=150,
+        service_s=lasting,
+        think_s=thinking(10.0),
+        classes=[ClassSpec("slow", 8)],
+        class_of=of_class,
+    )
+    crowd.run(1500.0, measured_from=300.0)
+    for name in HALF:
+        told = crowd.told_of[name]
+        assert told.returns > 300
+        assert told.kept / told.returns >= 0.85
+        assert fmean(told.estimates) == pytest.approx(fmean(told.waits), rel=0.4)
+
+
+def test_a_place_in_a_class_line_is_kept_too() -> None:
+    crowd = Crowd(
+        1,
+        callers=150,
+        service_s=lasting,
+        think_s=thinking(10.0),
+        model=ModelSpec("m", ("b",), queue_timeout_s=600.0, by_class=own_line(16)),
+        classes=[ClassSpec("slow", 16)],
+        class_of=of_class,
+    )
+    crowd.run(1500.0, measured_from=300.0)
+    for name in HALF:
+        told = crowd.told_of[name]
+        assert told.returns > 300
+        assert told.kept / told.returns >= 0.85
+    line = crowd.admission.snapshot(crowd.now).lines[0]
+    returns = sum(crowd.told_of[name].returns for name in HALF)
+    assert line.returns_admitted + line.returns_refused >= returns, "the class's own line is counted as well"
+
+
+def test_less_urgent_classes_are_told_what_their_rank_means() -> None:
+    """True waits of some 20 s, where the speed of all classes together would have told two."""
+    crowd = Crowd(
+        1,
+        callers=150,
+        service_s=lasting,
+        think_s=thinking(10.0),
+        classes=[ClassSpec("fast"), ClassSpec("slow")],
+        floor=0.1,
+        class_of=lambda caller: "fast" if caller % 2 else "slow",
+    )
+    crowd.run(1500.0, measured_from=300.0)
+    slow = crowd.told_of["slow"]
+    assert fmean(slow.waits) > 10
+    assert fmean(slow.estimates) == pytest.approx(fmean(slow.waits), rel=0.4)
+
+
+@pytest.mark.parametrize("bound", [4, 8])
+@pytest.mark.parametrize("of", ["tenant", "line"])
+def test_a_place_behind_a_bound_of_the_tenants_own_is_kept(of: str, bound: int) -> None:
+    """Three of four returns and more, where every other one came in vain when none was kept."""
+    crowd = Crowd(
+        1,
+        callers=150,
+        service_s=lasting,
+        think_s=thinking(10.0),
+        tenant=TenantSpec("t", max_waiting=bound if of == "tenant" else None),
+        model=ModelSpec(
+            "m", ("b",), queue_timeout_s=600.0, max_waiting_per_tenant=bound if of == "line" else None
+        ),
+    )
+    told = crowd.run(1200.0, measured_from=300.0)
+    assert told.returns > 300
+    assert told.kept / told.returns >= 0.75

@@ -73,7 +73,7 @@ class Fairness(Section):
     floor: Annotated[float, Number(positive=True, maximum=1)] = Field(
         default=0.05,
         description="With `strict`: the part of grants that each class gets while it waits, whatever is more urgent; "
-        "less than 1 / (classes - 1). Without `strict` it has no effect.",
+        "at most 1 / classes. Without `strict` it has no effect.",
     )
     input_token_weight: Annotated[float, Number()] = Field(
         default=1.0, description="Cost of a prompt token (`unit: tokens`)."
