@@ -28,6 +28,11 @@ def refusals(**sections: Any) -> list[str]:
     ("sections", "says"),
     [
         ({"backends": []}, "backends: needs at least one backend"),
+        (
+            {"admission": {"fairness": {"strict": True, "floor": 0.4}}},
+            "admission.fairness.floor: leaves the most urgent class less than the others; with 3 classes write at "
+            "most 0.333",
+        ),
         ({"backends": [A, A]}, "backends[1].name: there is another backend `a`"),
         ({"backends": [{**A, "name": "-a"}]}, "backends[0].name: is also the name of a model"),
         ({"backends": [{**A, "name": "a b"}]}, "backends[0].name: must be 1 to 64 letters"),
@@ -159,4 +164,23 @@ tenants: [{name: t, models: [n, "x*"]}]
         "m:4:12: backends[1].name: no model uses the backend `b`",
         "m:6:18: tenants[0].name: nobody can be the tenant `t`: it has no key",
         "m:6:33: tenants[0].models[1]: `x*` matches no model",
+    ]
+
+
+def test_reserves_that_leave_a_model_nothing_for_others_are_a_warning(tmp_path: Path):
+    """They are over all backends, and one model has only some of them."""
+    (tmp_path / "m").write_text(
+        """\
+backends:
+  - {name: a, url: "http://h:1", slots: 4}
+  - {name: b, url: "http://h:2", slots: 4}
+models: [{name: large, backends: [a, b]}, {name: small, backends: [b]}]
+anonymous: deny
+tenants: [{name: t, reserved: 4, keys: [{sha256: "%s"}]}]
+"""
+        % HASH
+    )
+    assert [warning.render("m") for warning in read(tmp_path / "m").warnings] == [
+        "m:4:67: models[1].backends: have 4 slots together, and the tenants reserve 4: while those wait for this "
+        "model, nothing is left for others"
     ]
