@@ -1,7 +1,9 @@
-"""Compile the data path's modules to C extensions (docs/deployment.md, "Speed"). Optional; nothing needs it.
+"""Compile the data path's modules to C extensions (docs/deployment.md, "Speed"). Nothing needs it.
 
-As a build hook of hatchling it does so when INFERENCEMESH_COMPILE=1 is set, and the wheel is then one of this platform
-and this Python. As a program it makes a compiled copy of the package beside the sources, which stay as they are:
+As a build hook of hatchling it does so where a C compiler and Python's headers are found, and the wheel is then one of
+this platform and this Python. INFERENCEMESH_COMPILE=0 leaves it out; with 1 it is an error where it cannot be done. An
+editable install is never compiled. As a program it makes a compiled copy of the package beside the sources, which stay
+as they are:
 
     python hatch_build.py build/compiled
     PYTHONPATH=build/compiled inferencemesh serve …
@@ -17,6 +19,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = Path(__file__).parent
 PACKAGE = "inferencemesh"
+VARIABLE = "INFERENCEMESH_COMPILE"
 COMPILED = (
     "core/*.py",
     "wire/*.py",
@@ -140,21 +144,37 @@ class CompileHook(BuildHookInterface[Any]):
 
     def dependencies(self) -> list[str]:
         """What the build needs beside hatchling."""
-        return ["mypy>=2.0", "setuptools"] if _asked() else []
+        return ["mypy>=2.0", "setuptools"] if wanted() else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, and name the wheel after this platform."""
-        if not _asked() or version == "editable":
+        if not wanted() or version == "editable":
             return
         target = Path(self.directory) / "compiled"
-        for made in compile_into(target):
+        try:
+            extensions = compile_into(target)
+        except (RuntimeError, OSError) as error:
+            if os.environ.get(VARIABLE) == "1":
+                raise
+            self.app.display_warning(f"{error}: installed as it is, which is slower and otherwise the same")
+            return
+        for made in extensions:
             build_data["force_include"][str(made)] = made.relative_to(target).as_posix()
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
 
 
-def _asked() -> bool:
-    return os.environ.get("INFERENCEMESH_COMPILE") == "1"
+def wanted() -> bool:
+    """Whether the wheel is to be compiled: as INFERENCEMESH_COMPILE says (1 or 0), else where it can be."""
+    said = os.environ.get(VARIABLE)
+    return said == "1" if said in ("0", "1") else can_compile()
+
+
+def can_compile() -> bool:
+    """Whether there are a C compiler and Python's headers."""
+    compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
+    headers = Path(sysconfig.get_path("include")) / "Python.h"
+    return shutil.which(os.environ.get("CC", compiler).split()[0]) is not None and headers.is_file()
 
 
 if __name__ == "__main__":

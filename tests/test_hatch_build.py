@@ -7,6 +7,8 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "inferencemesh"
 
@@ -47,3 +49,50 @@ def test_a_name_stands_for_one_kind_of_exception_in_a_function():
                     kinds.setdefault(node.name, set()).add(ast.unparse(node.type))
             mixed += [f"{source}: {function.name}: {name}" for name, of in kinds.items() if len(of) > 1]
     assert mixed == []
+
+
+@pytest.mark.parametrize(
+    ("said", "can", "wanted"),
+    [(None, True, True), (None, False, False), ("0", True, False), ("1", False, True), ("", True, True)],
+)
+def test_it_compiles_where_it_can_unless_told(
+    monkeypatch: pytest.MonkeyPatch, said: str | None, can: bool, wanted: bool
+) -> None:
+    module = _hatch_build()
+    if said is None:
+        monkeypatch.delenv(module.VARIABLE, raising=False)
+    else:
+        monkeypatch.setenv(module.VARIABLE, said)
+    monkeypatch.setattr(module, "can_compile", lambda: can)
+    assert module.wanted() is wanted
+
+
+def test_without_a_compiler_it_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "/nowhere/cc -O2")
+    assert not _hatch_build().can_compile()
+
+
+def test_where_it_fails_unasked_the_sources_are_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    module = _hatch_build()
+    said: list[str] = []
+
+    class App:
+        def display_warning(self, text: str) -> None:
+            said.append(text)
+
+    def fail(target: Path) -> list[Path]:
+        raise RuntimeError("the package could not be compiled")
+
+    monkeypatch.setattr(module, "compile_into", fail)
+    monkeypatch.setattr(module, "can_compile", lambda: True)
+    hook = module.CompileHook(str(tmp_path), {}, None, None, str(tmp_path), "wheel", App())
+    data: dict[str, Any] = {"force_include": {}}
+    monkeypatch.delenv(module.VARIABLE, raising=False)
+    hook.initialize("standard", data)
+    assert data == {"force_include": {}}
+    assert "could not be compiled" in said[0]
+    monkeypatch.setenv(module.VARIABLE, "1")
+    with pytest.raises(RuntimeError):
+        hook.initialize("standard", data)
