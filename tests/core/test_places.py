@@ -116,3 +116,16 @@ def test_contested_places_remember_no_more_than_who_has_some() -> None:
     assert len(places._heap) <= 2 * len(crowd) + 33
     places.add(crowd[2], 1)
     assert places.most() is crowd[2]
+
+
+def test_who_is_spared_is_passed_over_and_not_forgotten() -> None:
+    places = Places()
+    crowd = [Tenant(TenantSpec(f"t{number}"), configured=True) for number in range(4)]
+    for number, tenant in enumerate(crowd):
+        places.add(tenant, 4 - number)
+    assert places.most(lambda tenant: tenant is crowd[0]) is crowd[1]
+    assert places.most(lambda tenant: tenant in crowd[:3]) is crowd[3]
+    assert places.most(lambda tenant: True) is None
+    assert places.most() is crowd[0]
+    places.remove(crowd[0], 4)
+    assert places.most() is crowd[1]

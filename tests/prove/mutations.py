@@ -117,7 +117,7 @@ CORE = (
     Mutation(
         "the tenant with the least gives its place",
         "core/entrance.py",
-        "    rival = places.most()\n    if rival is None or rival is tenant:",
+        "    rival = places.most(_within_reserve)\n    if rival is None or rival is tenant:",
         "    rival = min(places.amounts, key=lambda t: places.amounts[t] / t.weight, default=None)\n"
         "    if rival is None or rival is tenant:",
         ORACLE,
@@ -294,8 +294,8 @@ CORE = (
     Mutation(
         "who is within its reserve loses its place",
         "core/entrance.py",
-        "if rival.reserved and rival.held + rival.waiting <= rival.reserved:",
-        "if False:",
+        "return 0 < tenant.reserved >= tenant.held + tenant.waiting",
+        "return False",
         TURNS,
     ),
     Mutation(

@@ -432,7 +432,10 @@ class World:
         due = limit / _weights(places, user)
         if places.get(user, 0) >= due * user.weight and not self.within_reserve(user, wish.width):
             return [None]
-        return [self._victim(wish, rival, places, due, within) for rival in self.most(places)]
+        rivals = {rival: amount for rival, amount in places.items() if not self.within_reserve(rival)}
+        if not rivals:
+            return [None]
+        return [self._victim(wish, rival, places, due, within) for rival in self.most(rivals)]
 
     def within_reserve(self, user: User, more: int = 0) -> bool:
         """Whether all that it holds and waits for, and so many slots more, are within what is reserved for it."""
@@ -444,7 +447,7 @@ class World:
     ) -> Wish | None:
         """Who of `rival` gives way to `wish`."""
         user = wish.user
-        if rival is user or self.within_reserve(rival):
+        if rival is user:
             return None
         victim = self.newest(rival, within)
         if self.within_reserve(user, wish.width):

@@ -131,12 +131,10 @@ def _give_way(
     within: Line | None,
 ) -> Request | None:
     """Return the waiter whose place `tenant` may take where `places` are full, None if nobody has to give way."""
-    rival = places.most()
+    rival = places.most(_within_reserve)
     if rival is None or rival is tenant:
         return None
     theirs = places.amounts[rival]
-    if rival.reserved and rival.held + rival.waiting <= rival.reserved:
-        return None  # all that waits of it will be next by its reserve
     if tenant.reserved and tenant.held + tenant.waiting + request.width <= tenant.reserved:
         return _newest(rival, within)  # and so will this: it needs a place for that
     held = places.amounts.get(tenant, 0)
@@ -157,6 +155,11 @@ def _give_way(
         if mine >= victim._lane.flow.service + victim._lane.offset:
             return None
     return victim
+
+
+def _within_reserve(tenant: Tenant) -> bool:
+    """Whether all that waits of it will be next, by its reserve: it keeps its places."""
+    return 0 < tenant.reserved >= tenant.held + tenant.waiting
 
 
 def _newest(tenant: Tenant, within: Line | None) -> Request | None:

@@ -8,6 +8,7 @@ there are.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush, heapreplace
 
 from inferencemesh.core.tenant import Tenant
@@ -61,8 +62,25 @@ class Places:
         """Return what of `limit` is due to a weight of 1 when `tenant` has some, too."""
         return limit / self.weights_with(tenant)
 
-    def most(self) -> Tenant | None:
-        """Return the tenant with the most by weight; among equals the one that has had the most service."""
+    def most(self, spared: Callable[[Tenant], bool] | None = None) -> Tenant | None:
+        """Return the tenant with the most by weight, of those who are not `spared`: a few at most.
+
+        Among equals it is the one that has had the most service.
+        """
+        tenant = self._most()
+        if spared is None or tenant is None or not spared(tenant):
+            return tenant
+        heap = self._heap
+        assert heap is not None  # noqa: S101 - it has just been looked at
+        passed: list[_Entry] = []
+        while tenant is not None and spared(tenant):
+            passed.append(heappop(heap))
+            tenant = self._most()
+        for entry in passed:
+            heappush(heap, entry)
+        return tenant
+
+    def _most(self) -> Tenant | None:
         heap = self._heap
         amounts = self.amounts
         if heap is None:
