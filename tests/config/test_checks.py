@@ -169,18 +169,23 @@ tenants: [{name: t, models: [n, "x*"]}]
 
 def test_reserves_that_leave_a_model_nothing_for_others_are_a_warning(tmp_path: Path):
     """They are over all backends, and one model has only some of them."""
-    (tmp_path / "m").write_text(
-        """\
+
+    def warnings(models: str, others: str) -> list[str]:
+        (tmp_path / "m").write_text(f"""\
 backends:
-  - {name: a, url: "http://h:1", slots: 4}
-  - {name: b, url: "http://h:2", slots: 4}
-models: [{name: large, backends: [a, b]}, {name: small, backends: [b]}]
+  - {{name: a, url: "http://h:1", slots: 4}}
+  - {{name: b, url: "http://h:2", slots: 4}}
+models: [{{name: large, backends: [a, b]}}, {{name: small, backends: [b]}}]
 anonymous: deny
-tenants: [{name: t, reserved: 4, keys: [{sha256: "%s"}]}]
-"""
-        % HASH
-    )
-    assert [warning.render("m") for warning in read(tmp_path / "m").warnings] == [
-        "m:4:67: models[1].backends: have 4 slots together, and the tenants reserve 4: while those wait for this "
-        "model, nothing is left for others"
+tenants:
+  - {{name: t, reserved: 4, models: [{models}], keys: [{{sha256: "{HASH}"}}]}}
+  - {{name: u, {others} keys: [{{sha256: "{HASH[::-1]}"}}]}}
+""")
+        return [warning.render("m") for warning in read(tmp_path / "m").warnings]
+
+    assert warnings('"*"', "") == [
+        "m:7:25: tenants[0].reserved: makes 4 reserved slots of those who may use the model `small`, which has 4: "
+        "while they wait for it nothing is left for others; reserve fewer, or give it more slots"
     ]
+    assert warnings('"large"', "") == [], "it may not use the small one"
+    assert warnings('"*"', 'models: ["large"],') == [], "nobody else may use it"

@@ -198,6 +198,10 @@ def test_A13_wider_than_any_backend(sim):
     with gateway(mesh(sim.url, slots=4)) as running:
         answer = drive(ask(running.port, chat(n=5)))
         assert (answer.status, answer.headers["x-mesh-code"]) == (400, "invalid_request")
+        error = json.loads(answer.body)["error"]
+        assert error["param"] == "n"
+        assert "4 at most" in error["message"]
+        assert "retry-after" not in answer.headers, "coming back changes nothing"
         answer = drive(ask(running.port, chat("tokens=2", n=4)))
         assert answer.status == 200
         assert answer.body.count(b'"finish_reason":"stop"') == 4

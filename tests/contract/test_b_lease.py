@@ -176,6 +176,25 @@ def test_B7_sigterm_lets_streams_finish_and_refuses_the_new(sim):
         assert any(line.get("event") == "stopped" for line in running.lines)
 
 
+def test_B7_waiters_that_are_refused_are_told_how_long_they_have_waited(sim):
+    async def run(running):
+        stream = await Call.open(running.port, post(chat("tokens=40 interval=50ms")))
+        await stream.content()
+        waiter = await Call.open(running.port, post(chat()))
+        await until(lambda: running.state()["models"][0]["waiting"]["total"] == 1)
+        began = time.monotonic()
+        await until(lambda: time.monotonic() - began >= 0.2)
+        running.process.terminate()
+        refused = await waiter.answer()
+        assert (refused.status, refused.headers["x-mesh-code"]) == (503, "shutting_down")
+        assert 200 <= int(refused.headers["x-mesh-queue-ms"]) <= 1000 * (time.monotonic() - began) + 5000
+        stream.leave()
+
+    with gateway(mesh(sim.url, slots=1, server={"shutdown_waiters": "refuse"})) as running:
+        drive(run(running))
+        assert running.process.wait(20) == 0
+
+
 def test_B7_what_outlasts_the_grace_gets_the_error_event(sim):
     async def run(running):
         stream = await Call.open(running.port, post(chat("tokens=4000 interval=50ms")))

@@ -85,6 +85,21 @@ def test_the_demo_answers_and_ends_cleanly(number):
         assert "Traceback" not in said + process.stdout.read()
 
 
+def test_a_hangup_that_is_ignored_stays_ignored():
+    """`nohup` is meant to keep it running."""
+    kept = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with started("demo", "--port", "0", "--admin-port", "0") as (process, said):
+            process.send_signal(signal.SIGHUP)
+            assert drive(ask(port_of(said), chat("tokens=1"))).status == 200
+            process.terminate()
+            assert process.wait(WITHIN_S) == 0
+            assert process.stdout is not None
+            assert '"signal":"SIGTERM"' in said + process.stdout.read()
+    finally:
+        signal.signal(signal.SIGHUP, kept)
+
+
 def test_serve_without_a_file(sim):
     """It asks the backend for its models, and says which slots it assumes."""
     with started("serve", "--backend", sim.url, "--port", "0", "--admin-port", "0") as (process, said):
@@ -186,6 +201,13 @@ def openai_client(port: int) -> Iterator[openai.OpenAI]:
 def test_slots_auto_asks_the_engine_that_can_tell(sim):
     with gateway(mesh(sim.url, backend={"slots": "auto"})) as running:
         assert running.state()["backends"][0]["slots"]["capacity"] == sim.state()["slots"]
+
+
+def test_what_is_odd_about_the_configuration_is_logged(sim):
+    with gateway(mesh(sim.url, slots=4, tenants=[{"name": "nobody"}], anonymous="allow")) as running:
+        remarks = [line["remark"] for line in running.lines if line.get("event") == "configuration"]
+        assert len(remarks) == 1
+        assert "nobody can be the tenant `nobody`" in remarks[0]
 
 
 def test_slots_auto_with_an_engine_that_cannot_tell(sim, tmp_path):

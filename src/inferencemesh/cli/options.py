@@ -11,16 +11,17 @@ if TYPE_CHECKING:
     from inferencemesh.config.schema import Mesh
 
 
-def load_mesh(path: str, overrides: dict[str, object]) -> Mesh:
-    """The configuration of a file; prints what is wrong with it and exits with 2."""
-    from inferencemesh.config.load import load
+def load_mesh(path: str, overrides: dict[str, object]) -> tuple[Mesh, list[str]]:
+    """The configuration of a file, and what is odd about it; prints what is wrong with it and exits with 2."""
+    from inferencemesh.config.load import read
     from inferencemesh.config.problems import ConfigError
 
     try:
-        return load(path, overrides=overrides)
+        loaded = read(path, overrides=overrides)
     except ConfigError as error:
         click.echo(str(error), err=True)
         sys.exit(2)
+    return loaded.mesh, [problem.render(path) for problem in loaded.warnings]
 
 
 def addresses(host: str | None, port: int | None, admin_port: int | None) -> dict[str, dict[str, object]]:

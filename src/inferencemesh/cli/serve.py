@@ -49,7 +49,7 @@ def serve(
     admin_port: int | None,
     workers: int | None,
 ) -> None:
-    """Run the gateway until SIGTERM or Ctrl-C."""
+    """Run the gateway until SIGTERM, SIGHUP or Ctrl-C."""
     from inferencemesh.serving.detect import from_backends, resolve
     from inferencemesh.serving.process import EXIT_USAGE, StartError, run
     from inferencemesh.serving.process import serve as serve_mesh
@@ -66,13 +66,14 @@ def serve(
     sections = addresses(host, port, admin_port)
 
     async def main() -> int:
+        remarks: list[str] = []
         if path is not None:
-            mesh = load_mesh(path, dotted(sections))
+            mesh, remarks = load_mesh(path, dotted(sections))
         else:
             mesh, lines = await from_backends(backends, slots=slots, models=models, addresses=sections)
             for line in lines:
                 click.echo(line, err=True)
-        return await serve_mesh(mesh, slots=await resolve(mesh))
+        return await serve_mesh(mesh, slots=await resolve(mesh), remarks=remarks)
 
     try:
         code = run(main())

@@ -55,17 +55,7 @@ def warnings(mesh: Mesh) -> Found:
     for i, backend in enumerate(mesh.backends):
         if backend.name not in used:
             yield ("backends", i, "name"), f"no model uses the backend `{backend.name}`"
-    slots = {b.name: b.slots for b in mesh.backends if b.slots != "auto"}
-    reserved = sum(tenant.reserved for tenant in mesh.tenants)
-    for i, model in enumerate(mesh.models):
-        if reserved and all(name in slots for name in model.backends):
-            most = sum(slots[name] for name in model.backends)
-            if reserved >= most:
-                yield (
-                    ("models", i, "backends"),
-                    f"have {most} slots together, and the tenants reserve {reserved}: while those wait for this model, "
-                    "nothing is left for others",
-                )
+    yield from _reserves(mesh)
     names = [name for model in mesh.models for name in (model.name, *model.aliases)]
     for i, tenant in enumerate(mesh.tenants):
         if not tenant.keys and not (tenant.name == ANONYMOUS and mesh.anonymous_allowed):
@@ -73,6 +63,28 @@ def warnings(mesh: Mesh) -> Found:
         for j, pattern in enumerate(tenant.models):
             if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
                 yield ("tenants", i, "models", j), f"`{pattern}` matches no model"
+
+
+def _reserves(mesh: Mesh) -> Found:
+    """Reserves that leave a model nothing for others who may use it."""
+    slots = {backend.name: backend.slots for backend in mesh.backends if backend.slots != "auto"}
+    for model in mesh.models:
+        names = (model.name, *model.aliases)
+        users = [
+            (i, tenant.reserved)
+            for i, tenant in enumerate(mesh.tenants)
+            if any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in tenant.models)
+        ]
+        others = mesh.anonymous_allowed or any(not reserved for _, reserved in users)
+        if not others or not all(name in slots for name in model.backends):
+            continue
+        most, reserved = sum(slots[name] for name in model.backends), sum(held for _, held in users)
+        if reserved >= most:
+            yield (
+                ("tenants", max(i for i, held in users if held), "reserved"),
+                f"makes {reserved} reserved slots of those who may use the model `{model.name}`, which has {most}: "
+                "while they wait for it nothing is left for others; reserve fewer, or give it more slots",
+            )
 
 
 def _listeners(mesh: Mesh) -> Found:

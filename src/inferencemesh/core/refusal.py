@@ -10,7 +10,7 @@ from inferencemesh.core.tenant import Tenant
 _LATER = "; come back after the time in Retry-After"
 
 MESSAGES: dict[str, str] = {
-    "queue_full": "every slot is busy and the line is full" + _LATER,
+    "queue_full": "every slot is busy and the line has no place for this request" + _LATER,
     "queue_bytes_full": "every slot is busy and waiting requests take up all the memory they may" + _LATER,
     "tenant_queue_full": "you have as many requests waiting as you may" + _LATER,
     "deadline_unreachable": "no slot will be free before the request's deadline" + _LATER,
@@ -46,7 +46,10 @@ def refuse(code: str, request: Request, model: Served, tenant: Tenant, now: floa
         place = line.count + 1
         estimate_s = model.told_wait_s(request, tenant, line, now)
     elif code == "invalid_request":
-        message = f"the request needs {request.width} slots at once, more than it can ever be given"
+        message = (
+            f"the request needs {request.width} slots at once, and can have {_most(request, model, tenant)} at most; "
+            "ask for fewer sequences (`n`)"
+        )
     spread = _SPREAD_S.get(code)
     tickets = model.prospects_of(request).tickets
     retry_after_s = (
@@ -65,3 +68,13 @@ def refuse(code: str, request: Request, model: Served, tenant: Tenant, now: floa
             per_s = model.pace_of(request, now) * model.share_of_speed(tenant, line)
             line.own_claims.add(tenant.name, now + retry_after_s, now, TURNS / per_s)
     return Refusal(code, message, retry_after_s, place, estimate_s)
+
+
+def _most(request: Request, model: Served, tenant: Tenant) -> int:
+    """Return the most slots that one request of this tenant and class can have on a backend of this model."""
+    limits = [model.route.widest]
+    if tenant.max_running:
+        limits.append(tenant.max_running)
+    if request._class is not None and request._class.max_running is not None:
+        limits.append(request._class.max_running)
+    return min(limits)

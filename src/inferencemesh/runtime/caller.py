@@ -8,7 +8,7 @@ from __future__ import annotations
 from inferencemesh.core.errors import MeshError
 from inferencemesh.core.outcome import Phase
 from inferencemesh.core.phase import Step, advance
-from inferencemesh.core.request import Request
+from inferencemesh.core.request import Request, RequestState
 from inferencemesh.runtime.attempt import Attempt
 from inferencemesh.runtime.http1.message import IncomingRequest
 from inferencemesh.runtime.http1.responder import Responder
@@ -101,6 +101,11 @@ class CallerSide:
         self._body_sent = True
         self.phase = Phase.COMPLETE
 
+    def waited_s(self, now: float) -> float:
+        """Seconds in the line, up to `now` if it is still there."""
+        request = self.request
+        return now - request.arrived_at if request.state is RequestState.WAITING else request.waited_s
+
     def _passed(self) -> None:
         if not self._body_sent:
             self._body_sent = True
@@ -144,7 +149,7 @@ class CallerSide:
         own = [
             (b"x-request-id", raw),
             (b"request-id", raw),
-            (b"x-mesh-queue-ms", b"%d" % int(self.request.waited_s * 1000)),
+            (b"x-mesh-queue-ms", b"%d" % int(self.waited_s(self._services.loop.time()) * 1000)),
         ]
         if self._services.expose_backend and self.attempt is not None:
             own.append((b"x-mesh-backend", self.attempt.upstream.name.encode()))

@@ -339,11 +339,6 @@ class Exchange(CallerSide):
             MeshError("shutting_down", "the gateway is shutting down; send it again", close=True), SHUTDOWN
         )
 
-    def waited_s(self, now: float) -> float:
-        """Seconds in the line, up to `now` if it is still there."""
-        waiting = self.request.state is RequestState.WAITING
-        return now - self.request.arrived_at if waiting else self.request.waited_s
-
     def check(self, now: float) -> None:
         """The sweep's visit."""
         if self.phase is Phase.COMPLETE:

@@ -212,9 +212,11 @@ def error_of(effect: Refused | Expired | Displaced) -> MeshError:
         told["place"] = refusal.place
     if refusal.estimate_s is not None:
         told["estimated_wait_seconds"] = round(refusal.estimate_s, 1)
+    wrong = refusal.code == "invalid_request"  # too wide: coming back changes nothing
     return MeshError(
         refusal.code,
         refusal.message or _MESSAGE_OF_TIMEOUT,
-        retry_after_s=refusal.retry_after_s,
+        param="n" if wrong else None,
+        retry_after_s=None if wrong else refusal.retry_after_s,
         told=told,
     )

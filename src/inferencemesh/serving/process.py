@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from inferencemesh.admin.app import admin_app
@@ -45,10 +45,12 @@ async def serve(
     slots: dict[str, int] | None = None,
     simulator: bool = False,
     beside: Callable[[Gateway, str], Awaitable[None]] | None = None,
+    remarks: Sequence[str] = (),
 ) -> int:
     """Run a gateway until SIGTERM, SIGINT or SIGHUP; returns the exit code.
 
-    `beside` runs as a task next to it once it is ready (the demo's load), with the admin port's URL.
+    `beside` runs as a task next to it once it is ready (the demo's load), with the admin port's URL. `remarks` are what
+    is odd about the configuration, for the log.
 
     Raises:
         StartError: an address is taken or not ours.
@@ -56,6 +58,8 @@ async def serve(
     raise_open_file_limit()
     log = Log(format=mesh.telemetry.log.format, level=mesh.telemetry.log.level)
     log.capture_stdlib()
+    for remark in remarks:
+        log.logger.warning("configuration", remark=remark)
     try:
         return await _serve(mesh, log, slots or {}, simulator, beside)
     finally:
@@ -72,7 +76,8 @@ async def _serve(
     signals: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, signals.put_nowait, number)
+        if signal.getsignal(number) is not signal.SIG_IGN or number != signal.SIGHUP:  # nohup
+            loop.add_signal_handler(number, signals.put_nowait, number)
     admin_socket = _bind_admin(mesh)
     gateway = Gateway(mesh, log, slots=slots, simulator=simulator)
     try:
