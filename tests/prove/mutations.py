@@ -328,6 +328,13 @@ CORE = (
         BOUNDS,
     ),
     Mutation(
+        "an instalment that makes a waiter the next one wakes nobody",
+        "core/moves.py",
+        "        if self.state.limits.max_running is not None:\n            for pool in",
+        "        if False:\n            for pool in",
+        FOUND,
+    ),
+    Mutation(
         "a ticket is good twice",
         "core/claims.py",
         "        self._drop(mine.popleft())\n        return True",

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections import deque
 
-from inferencemesh.core.model import BackendSpec, ClassSpec, ModelSpec, TenantSpec
+from inferencemesh.core.admission import Admission
+from inferencemesh.core.metered import SlotSeconds
+from inferencemesh.core.model import BackendSpec, ClassSpec, Limits, ModelSpec, TenantSpec
+from inferencemesh.core.request import Request, RequestState
 from tests.prove.lockstep import Lockstep
 from tests.prove.steps import Core, Setting, offer
 
@@ -191,3 +195,29 @@ def test_who_begins_to_wait_for_another_model_keeps_its_place_in_the_line_of_the
         core.do(("release", f"n{number - 1}", 0))
     core.do(offer("other", "a", "n"))
     assert ("granted", "first", "slow") in core.do(("release", "r1", 0))
+
+
+def test_who_comes_first_after_an_instalment_is_served_under_a_bound_over_all() -> None:
+    """The one whose turn it was is too wide for the bound; a third tenant's wait must not depend on the next event."""
+    admission = Admission(
+        [BackendSpec("b", 8)],
+        [ModelSpec("m", ("b",), 8, queue_timeout_s=1e6)],
+        [TenantSpec("a"), TenantSpec("c", 0.6)],
+        Limits(max_running=3),
+        rng=random.Random(1),
+        charge=SlotSeconds(fixed_s=2.0),
+    )
+
+    def ask(tenant: str, width: int, now: float) -> Request:
+        request = Request(f"{tenant}{width}", tenant, "m", width, arrived_at=now, deadline_at=now + 1e6)
+        admission.offer(request, now)
+        return request
+
+    ask("a", 1, 0.0)
+    ask("c", 1, 0.8)
+    wide = ask("a", 3, 0.8)
+    narrow = ask("c", 1, 0.8)
+    assert [request.state for request in (wide, narrow)] == [RequestState.WAITING] * 2
+    admission.expire(1.5)
+    admission.check()
+    assert narrow.state is RequestState.RUNNING

@@ -387,6 +387,7 @@ class Admission:
         outrunning = self._state.outrunning
         if outrunning and now > outrunning[0][0]:
             self._dispatch.outrun(now)
+            self._dispatch.run(now, effects)
         alarms = self._state.alarms
         if alarms and now >= alarms[0][0]:
             self._dispatch.ring(now)

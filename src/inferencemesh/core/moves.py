@@ -198,7 +198,8 @@ class Moves:
     def outrun(self, now: float) -> None:
         """Add instalments for the leases that have outrun their charge.
 
-        That changes the order of service and nothing else: it is early enough before the next decision.
+        That changes the order of service and nothing else, so it is early enough before the next decision. But under a
+        bound over all backends the one whose turn it was may be too wide, and who comes before it now may fit.
         """
         charge = self.state.charge
         heap = self.state.outrunning
@@ -211,6 +212,9 @@ class Moves:
                 lease._charged += amount
                 lease._flow.queue.correct(lease._flow, amount, lease.backend)
             heappush(heap, (charge.due_at(lease, lease._charged, now), number, lease))
+        if self.state.limits.max_running is not None:
+            for pool in self.state.pools:
+                self.mark(pool)
 
     # --- eligibility ----------------------------------------------------------------------------------------
 
