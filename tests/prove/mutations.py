@@ -202,7 +202,7 @@ CORE = (
     Mutation(
         "a class's freed slots wake nobody in another pool",
         "core/moves.py",
-        "            for pool in self.state.pools:\n                self.mark(pool)",
+        "            group.look()\n            for pool in self.state.pools:\n                self.mark(pool)",
         "            group.look()",
         FOUND,
     ),
