@@ -122,7 +122,7 @@ def test_a_reserve_is_for_what_fits_into_it(width: int) -> None:
     assert min(world.held_s["a"], world.held_s["b"]) / total > 0.28
 
 
-@pytest.mark.parametrize("floods", [2, 8, 16])
+@pytest.mark.parametrize("floods", [2, 8, pytest.param(16, marks=pytest.mark.slow)])
 def test_a_reserve_holds_at_a_full_line(floods: int) -> None:
     """Four of eight slots are the tenant's, however many others press for the places (they come back at once)."""
     names = [f"t{number}" for number in range(floods)]
@@ -154,7 +154,7 @@ def test_a_reserve_holds_in_a_less_urgent_class() -> None:
     assert world.held_s["r"] / 100.0 > 3.6
 
 
-@pytest.mark.parametrize("slots", [8, 32])
+@pytest.mark.parametrize("slots", [8, pytest.param(32, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("long_s", [(4.0, 8.0), (30.0, 60.0)])
 @pytest.mark.parametrize("unit", [SlotSeconds, Tokens])
 def test_D5_holds_beside_floods_of_different_lengths(
