@@ -1,4 +1,6 @@
 # Plain python3 and pip suffice; uv is used where it is present.
+# An editable install is never compiled: without this its build would fetch a compiler for nothing.
+export INFERENCEMESH_COMPILE := 0
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

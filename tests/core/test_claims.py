@@ -23,6 +23,21 @@ def test_a_ticket_is_good_for_a_while_and_once() -> None:
     assert claims.due == 0
 
 
+def test_tickets_are_used_and_lapse_by_the_time_told_however_long_before_a_place_is_kept() -> None:
+    claims = Claims()
+    claims.add("a", 100.0, 90.0)  # a place is kept from 10.0 on
+    claims.add("a", 20.0)
+    claims.add("b", 20.5)
+    assert not claims.use("a", 18.0, True)
+    assert claims.due == 3
+    assert claims.use("a", 20.0, True), "the earlier one, though it was due later"
+    assert not claims.use("a", 21.0, True)
+    assert not claims.use("b", 20.5 + KEPT_S + 0.1, True)
+    assert claims.due == 1, "what has lapsed keeps no place, whatever is due before it"
+    assert claims.use("a", 100.0, True)
+    assert claims.spent(100.0)
+
+
 def test_a_first_try_uses_nobodys_ticket() -> None:
     claims = Claims()
     claims.add("a", 10.0)

@@ -81,12 +81,12 @@ def test_an_idle_hour_does_not_distort_it() -> None:
 def test_the_lines_speed_is_measured_only_while_somebody_waits() -> None:
     speed = Speed()
     run(speed, KNOWN, 1.0, 0.0)
-    speed.line(True, 1000.0)
+    speed.pace.enter(1000.0)
     at = 1000.0
     for _ in range(40):
         at += 0.5
-        speed.left_line(at)
-    speed.line(False, at)
+        speed.pace.granted(at)
+    speed.pace.leave(at)
     speed.busy(0, at + 500)
     assert speed.per_s(1) == pytest.approx(2.0, rel=0.05)
 

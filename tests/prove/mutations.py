@@ -39,7 +39,7 @@ CORE = (
     Mutation(
         "a cancelled waiter keeps its place",
         "core/dispatch.py",
-        "            self._leave_line(request, model, now)\n            if lane.flow.idle:",
+        "            self._leave_line(request, now)\n            if lane.flow.idle:",
         "            if lane.flow.idle:",
         EXPLORE,
     ),
@@ -337,7 +337,7 @@ CORE = (
     Mutation(
         "a ticket is good twice",
         "core/claims.py",
-        "        self._drop(mine.popleft())\n        return True",
+        "        self._drop(heappop(mine)[2])\n        return True",
         "        return True",
         CLAIMS,
     ),

@@ -71,14 +71,15 @@ def own_line(places: int) -> tuple[tuple[str, ModelSpec], ...]:
     return (("slow", ModelSpec("m", ("b",), max_waiting=places, queue_timeout_s=600.0)),)
 
 
-def test_a_class_is_told_by_its_own_pace() -> None:
-    """Of 32 slots its requests may have eight: those who wait for them are told so, and come back to a place."""
+def both_come_back(slots_of_slow: int, model: ModelSpec | None = None) -> Crowd:
+    """Half of the callers are of a class that may have so many of 32 slots; those of both find their places."""
     crowd = Crowd(
         1,
         callers=150,
         service_s=lasting,
         think_s=thinking(10.0),
-        classes=[ClassSpec("slow", 8)],
+        model=model,
+        classes=[ClassSpec("slow", slots_of_slow)],
         class_of=of_class,
     )
     crowd.run(1500.0, measured_from=300.0)
@@ -86,24 +87,18 @@ def test_a_class_is_told_by_its_own_pace() -> None:
         told = crowd.told_of[name]
         assert told.returns > 300
         assert told.kept / told.returns >= 0.85
+    return crowd
+
+
+def test_a_class_is_told_by_its_own_pace() -> None:
+    crowd = both_come_back(8)
+    for name in HALF:
+        told = crowd.told_of[name]
         assert fmean(told.estimates) == pytest.approx(fmean(told.waits), rel=0.4)
 
 
 def test_a_place_in_a_class_line_is_kept_too() -> None:
-    crowd = Crowd(
-        1,
-        callers=150,
-        service_s=lasting,
-        think_s=thinking(10.0),
-        model=ModelSpec("m", ("b",), queue_timeout_s=600.0, by_class=own_line(16)),
-        classes=[ClassSpec("slow", 16)],
-        class_of=of_class,
-    )
-    crowd.run(1500.0, measured_from=300.0)
-    for name in HALF:
-        told = crowd.told_of[name]
-        assert told.returns > 300
-        assert told.kept / told.returns >= 0.85
+    crowd = both_come_back(16, ModelSpec("m", ("b",), queue_timeout_s=600.0, by_class=own_line(16)))
     line = crowd.admission.snapshot(crowd.now).lines[0]
     returns = sum(crowd.told_of[name].returns for name in HALF)
     assert line.returns_admitted + line.returns_refused >= returns, "the class's own line is counted as well"

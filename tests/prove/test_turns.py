@@ -12,6 +12,7 @@ from tests.prove.floods import Flood, Floods
 UNITS: list[type[ChargePolicy]] = [SlotSeconds, PerSlot, Tokens]
 LIMITED = (ClassSpec("normal"), ClassSpec("batch", max_running=2))
 RANKED = (ClassSpec("normal"), ClassSpec("batch"))
+SLOWER = [(LIMITED, None), (RANKED, 0.1)]  # classes, and the floor
 
 
 def model(name: str = "m", *backends: str, places: int = 200) -> ModelSpec:
@@ -22,24 +23,29 @@ def tenants(*names: str, **reserved: int) -> list[TenantSpec]:
     return [TenantSpec(name, reserved=reserved.get(name, 0)) for name in names]
 
 
-@pytest.mark.parametrize("unit", UNITS)
-@pytest.mark.parametrize(("classes", "floor"), [(LIMITED, None), (RANKED, 0.1)])
-def test_a_newcomer_of_a_slower_class_stands_beside_those_of_its_class(
-    unit: type[ChargePolicy], classes: tuple[ClassSpec, ...], floor: float | None
-) -> None:
-    """Not behind what the faster class has had meanwhile, however long the gateway has run."""
-    world = Floods(
-        [BackendSpec("b", 16)],
-        [model()],
-        tenants("a", "b", "c"),
-        charge=unit(),
-        classes=classes,
-        floor=floor,
-    )
+def behind(
+    unit: type[ChargePolicy],
+    classes: tuple[ClassSpec, ...],
+    floor: float | None,
+    backends: list[BackendSpec],
+    models: list[ModelSpec],
+) -> Floods:
+    """`b` floods one class and `a` a slower one, which has fallen far behind by now."""
+    world = Floods(backends, models, tenants("a", "b", "c"), charge=unit(), classes=classes, floor=floor)
     world.add(Flood("b", 30, klass="normal", tokens_per_s=20.0))
     world.add(Flood("a", 20, klass="batch", tokens_per_s=20.0))
     world.run(200.0)
     world.forget()
+    return world
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize(("classes", "floor"), SLOWER)
+def test_a_newcomer_of_a_slower_class_stands_beside_those_of_its_class(
+    unit: type[ChargePolicy], classes: tuple[ClassSpec, ...], floor: float | None
+) -> None:
+    """Not behind what the faster class has had meanwhile, however long the gateway has run."""
+    world = behind(unit, classes, floor, [BackendSpec("b", 16)], [model()])
     world.add(Flood("c", 20, klass="batch", tokens_per_s=20.0))
     world.run(100.0)
     assert world.granted["c"] == pytest.approx(world.granted["a"], rel=0.15)
@@ -48,23 +54,13 @@ def test_a_newcomer_of_a_slower_class_stands_beside_those_of_its_class(
 
 
 @pytest.mark.parametrize("unit", UNITS)
-@pytest.mark.parametrize(("classes", "floor"), [(LIMITED, None), (RANKED, 0.1)])
+@pytest.mark.parametrize(("classes", "floor"), SLOWER)
 def test_a_newcomer_of_the_faster_class_is_not_put_before_those_of_its_class(
     unit: type[ChargePolicy], classes: tuple[ClassSpec, ...], floor: float | None
 ) -> None:
     """Beside the laggards of another class it would have everything until it had caught up with the rest."""
-    world = Floods(
-        [BackendSpec("b", 12), BackendSpec("b2", 4)],
-        [model("m", "b", "b2"), model("n", "b2")],
-        tenants("a", "b", "c"),
-        charge=unit(),
-        classes=classes,
-        floor=floor,
-    )
-    world.add(Flood("b", 30, klass="normal", tokens_per_s=20.0))
-    world.add(Flood("a", 20, klass="batch", tokens_per_s=20.0))
-    world.run(200.0)
-    world.forget()
+    backends = [BackendSpec("b", 12), BackendSpec("b2", 4)]
+    world = behind(unit, classes, floor, backends, [model("m", "b", "b2"), model("n", "b2")])
     world.add(Flood("c", 30, klass="normal", tokens_per_s=20.0))
     world.run(50.0)
     assert world.granted["c"] == pytest.approx(world.granted["b"], rel=0.15)

@@ -118,7 +118,7 @@ class Admission:
             return effects
         tenant = state.tenant(request.tenant)
         request._line = line = model.line_of(request)
-        request._prospects = model.prospects_of(request)
+        request._paces = model.prospects_of(request).paces
         if state.groups:
             request._class = state.groups.get(request.class_name)
         code = refused_outright(state, request, model, tenant, now)

@@ -39,11 +39,10 @@ def check(state: State) -> None:
         for line in model.all_lines:
             _check_line(line, [request for request in mine if model.line_of(request) is line])
         _must(model.waiting == len(mine), f"{model.name}: {model.waiting} waiting, {len(mine)} in its lines")
-        _must(model.speed.waiting == bool(mine), f"{model.name}: speed and line disagree")
         for kind in (model.usual, *model.prospects.values()):
             alike = sum(1 for request in mine if model.prospects_of(request) is kind)
             _must(
-                kind.pace is None or kind.pace.waiting == alike,
+                len(kind.paces) == 1 or kind.paces[-1].waiting == alike,
                 f"{model.name}: a pace and its waiters disagree",
             )
     _check_tenants(state, waiting)

@@ -10,7 +10,6 @@ How many returns at the time told were admitted is counted: the honesty of `Retr
 
 from __future__ import annotations
 
-from collections import deque
 from heapq import heappop, heappush
 
 KEPT_S = 2.5
@@ -35,6 +34,9 @@ class Claim:
         self.lapsed = False
 
 
+_Entry = tuple[float, int, Claim]
+
+
 class Claims:
     """The tickets of one line's refused callers."""
 
@@ -46,14 +48,11 @@ class Claims:
         self.broken = 0  # ... that were refused again
         self._numbers = 0
         self._out: dict[str, int] = {}  # tickets by tenant
-        self._later: list[tuple[float, int, Claim]] = []  # a heap
-        self._due: deque[Claim] = deque()  # by time
-        self._by_tenant: dict[str, deque[Claim]] = {}  # those that are due
-
-    def due_at(self, now: float) -> int:
-        """Return how many tickets are good at `now`."""
-        self._advance(now)
-        return self.due
+        self._later: list[_Entry] = []  # a heap by the time from which a place is kept
+        self._due: list[
+            _Entry
+        ] = []  # a heap by the time told; those that were used are dropped when they are seen
+        self._by_tenant: dict[str, list[_Entry]] = {}  # heaps of those that are due and have not been used
 
     def add(self, tenant: str, at: float, ahead_s: float = AHEAD_S) -> None:
         """A caller of `tenant` was told to come back `at` that time; a place is kept for it from `ahead_s` before."""
@@ -73,14 +72,14 @@ class Claims:
         if not self.due or returns is False:
             return False
         mine = self._by_tenant.get(tenant)
-        if mine is None or mine[0].at - EARLY_S > now:
+        if mine is None or mine[0][0] - EARLY_S > now:
             return False
-        self._drop(mine.popleft())
+        self._drop(heappop(mine)[2])
         return True
 
-    @property
-    def empty(self) -> bool:
-        """Whether no ticket is out."""
+    def spent(self, now: float) -> bool:
+        """Whether no ticket is out at `now`."""
+        self._advance(now)
         return not self._later and not self.due
 
     def came_back(self, admitted: bool) -> None:
@@ -93,15 +92,15 @@ class Claims:
     def _advance(self, now: float) -> None:
         later, due = self._later, self._due
         while later and later[0][0] <= now:
-            claim = heappop(later)[2]
-            due.append(claim)
-            self._by_tenant.setdefault(claim.tenant, deque()).append(claim)
+            _, number, claim = heappop(later)
+            entry = (claim.at, number, claim)
+            heappush(due, entry)
+            heappush(self._by_tenant.setdefault(claim.tenant, []), entry)
             self.due += 1
-        while due and (due[0].lapsed or due[0].at + KEPT_S < now):
-            claim = due.popleft()
+        while due and (due[0][2].lapsed or due[0][0] + KEPT_S < now):
+            claim = heappop(due)[2]
             if not claim.lapsed:
-                mine = self._by_tenant[claim.tenant]
-                mine.remove(claim)
+                heappop(self._by_tenant[claim.tenant])  # of its tenant's, too, it is the earliest
                 self._drop(claim)
 
     def _drop(self, claim: Claim) -> None:
@@ -129,9 +128,7 @@ class OwnClaims:
         claims = self._of.get(tenant)
         if claims is None:
             if len(self._of) >= MOST:
-                self._of = {
-                    name: kept for name, kept in self._of.items() if kept.due_at(now) or not kept.empty
-                }
+                self._of = {name: kept for name, kept in self._of.items() if not kept.spent(now)}
             if len(self._of) >= MOST:
                 return
             claims = self._of[tenant] = Claims()
@@ -143,7 +140,7 @@ class OwnClaims:
         if claims is None:
             return False
         used = claims.use(tenant, now, returns)
-        if claims.empty:
+        if claims.spent(now):
             del self._of[tenant]
         return used
 

@@ -49,14 +49,14 @@ class Dispatch(Moves):
         request._alarm_at = None
         if request in pool.resting:
             del pool.resting[request]
-            self._leave_line(request, model, now)
+            self._leave_line(request, now)
             state.forget(tenant)
         elif lane is None:
-            self._leave_line(request, model, now)
+            self._leave_line(request, now)
             self._uncollect(pool, pool.collecting[request], now, refund=refund)
         else:
             pool.queue.remove(request)
-            self._leave_line(request, model, now)
+            self._leave_line(request, now)
             if lane.flow.idle:
                 pool.queue.rest(lane.flow)
         request.state = RequestState.SETTLED
@@ -295,7 +295,7 @@ class Dispatch(Moves):
         key = queue.start_of(lane)
         queue.took(need)
         queue.remove(request)
-        self._leave_for_slots(request, model, now)
+        self._leave_for_slots(request, now)
         charged = state.charge.at_dispatch(request)
         queue.hold(flow)  # before the charge: what is idle may be forgotten by it
         queue.charge(flow, charged, key, backend)
@@ -329,7 +329,7 @@ class Dispatch(Moves):
             if request._class is not None:
                 request._class.held -= width
             self.state.books.held -= width
-            self._leave_for_slots(request, model, now)
+            self._leave_for_slots(request, now)
             effects.append(
                 Granted(request, self._lease(request, model, item.flow, backend, item.charged, now))
             )

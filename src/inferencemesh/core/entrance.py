@@ -35,7 +35,7 @@ def refused_outright(state: State, request: Request, model: Served, tenant: Tena
     """Return the code of a refusal that needs no look at the line, None if there is none."""
     if state.closed is not None:
         return state.closed
-    if too_wide(state, request, model, tenant):
+    if too_wide(request, model, tenant):
         return "invalid_request"
     if not model.route.is_present:
         return "no_backend"
@@ -44,20 +44,10 @@ def refused_outright(state: State, request: Request, model: Served, tenant: Tena
     return None
 
 
-def too_wide(state: State, request: Request, model: Served, tenant: Tenant) -> bool:
+def too_wide(request: Request, model: Served, tenant: Tenant) -> bool:
     """Whether the request could never run: wider than every backend of its model, or than a limit on running."""
     width = request.width
-    if width == 1:
-        return False
-    most = state.limits.max_running
-    group = request._class
-    return (
-        width < 1
-        or width > model.route.widest
-        or (tenant.max_running is not None and 0 < tenant.max_running < width)
-        or (most is not None and 0 < most < width)
-        or (group is not None and group.max_running is not None and group.max_running < width)
-    )
+    return width != 1 and (width < 1 or width > model.widest(request, tenant))
 
 
 def judge(
@@ -116,8 +106,8 @@ def _own_full(line: Line, tenant: Tenant, waiting: int, claims: bool) -> bool:
     if bound is None and per_line is None:
         return False
     due = 0 if claims else line.own_claims.due(tenant.name)
-    return (bound is not None and tenant.waiting + min(due, (bound + 1) // 2) >= bound) or (
-        per_line is not None and waiting + min(due, (per_line + 1) // 2) >= per_line
+    return (bound is not None and tenant.waiting + min(due, bound // 2) >= bound) or (
+        per_line is not None and waiting + min(due, per_line // 2) >= per_line
     )
 
 

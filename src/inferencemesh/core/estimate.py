@@ -18,42 +18,91 @@ HALF_LIFE_S = 30.0
 PRIOR_S = 10.0
 PRIOR_WEIGHT = 2.0  # completions that the prior counts as
 KNOWN = 20  # completions before estimates are believed
+ENOUGH = 5.0  # grants (decayed) after which the measured pace alone counts
 OPTIMISM = 1.28  # standard deviations given away before a request is called hopeless
 RETRY_MAX_S = 60.0
 
-DECAY = log(2) / HALF_LIFE_S
+_DECAY = log(2) / HALF_LIFE_S
 _STEADY = (
     2.0  # completions' worth of weight that the long-run mean keeps, so that an idle hour is no surprise
 )
 
 
+class Pace:
+    """Grants per second to the waiters of a model, or of one class of it, measured while there are any."""
+
+    __slots__ = ("_at", "_granted", "_seconds", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting = 0  # requests
+        self._at = 0.0
+        self._granted = 0.0  # decayed by the seconds with somebody waiting,
+        self._seconds = 0.0  # and so are these themselves
+
+    def enter(self, now: float) -> None:
+        """A request has begun to wait."""
+        self._advance(now)
+        self.waiting += 1
+
+    def leave(self, now: float) -> None:
+        """It waits no longer, for whatever reason."""
+        self._advance(now)
+        self.waiting -= 1
+
+    def granted(self, now: float) -> None:
+        """It is about to leave with a grant."""
+        self._advance(now)
+        self._granted += 1.0
+
+    def per_s(self, now: float, otherwise: float) -> float:
+        """Return the grants per second: as measured if it is, else `otherwise`, or less if that is seen already."""
+        self._advance(now)
+        measured = self.measured
+        if measured is not None:
+            return measured
+        if self._seconds * otherwise > self._granted + 1.0:
+            return (self._granted + 1.0) / self._seconds
+        return otherwise
+
+    @property
+    def measured(self) -> float | None:
+        """The grants per second as of the last change; None while too few were seen."""
+        if self._granted >= ENOUGH and self._seconds > 0.0:
+            return self._granted / self._seconds
+        return None
+
+    def _advance(self, now: float) -> None:
+        elapsed = now - self._at
+        self._at = now
+        if self.waiting and elapsed > 0:
+            kept = exp(-elapsed * _DECAY)
+            self._granted *= kept
+            self._seconds = self._seconds * kept + (1.0 - kept) / _DECAY
+
+
 class Speed:
-    """The measured speed of one model. Every call advances it to `now`."""
+    """The measured speed of one model; `pace` is that of its waiters. Every call advances it to `now`."""
 
     __slots__ = (
         "_at",
         "_busy",
         "_done",
-        "_line_done",
-        "_line_s",
         "_long_busy",
         "_long_done",
         "_slots",
         "completions",
-        "waiting",
+        "pace",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, pace: Pace | None = None) -> None:
         self.completions = 0
-        self.waiting = False  # whether anybody is in the line
+        self.pace = pace if pace is not None else Pace()  # of its waiters
         self._at: float | None = None
         self._slots = 0  # busy now
         self._busy = 0.0  # slot-seconds, decayed
         self._done = 0.0  # completions, decayed
         self._long_busy = 0.0  # the same over about the last thousand completions
         self._long_done = 0.0
-        self._line_s = 0.0  # seconds with somebody waiting, decayed by themselves
-        self._line_done = 0.0  # grants out of the line in them
 
     def _advance(self, now: float) -> None:
         if self._at is None:
@@ -63,14 +112,11 @@ class Speed:
         if elapsed <= 0:
             return
         self._at = now
-        kept = exp(-elapsed * DECAY)
-        added = (1.0 - kept) / DECAY
+        kept = exp(-elapsed * _DECAY)
+        added = (1.0 - kept) / _DECAY
         self._done *= kept
         self._busy = self._busy * kept + self._slots * added
         self._long_busy += self._slots * elapsed
-        if self.waiting:
-            self._line_done *= kept
-            self._line_s = self._line_s * kept + added
 
     def busy(self, slots: int, now: float) -> None:
         """`slots` more (or, negative, fewer) are working for this model."""
@@ -89,17 +135,6 @@ class Speed:
             self._long_done *= 0.5
             self._long_busy *= 0.5
 
-    def line(self, waiting: bool, now: float) -> None:
-        """The line became empty, or is so no longer."""
-        self._advance(now)
-        self.waiting = waiting
-
-    def left_line(self, now: float) -> None:
-        """A waiter was granted."""
-        if now != self._at:
-            self._advance(now)
-        self._line_done += 1.0
-
     @property
     def known(self) -> bool:
         """Whether enough has completed to believe the estimates (contract A8)."""
@@ -117,9 +152,8 @@ class Speed:
 
     def per_s(self, slots: int) -> float:
         """Grants per second out of the line: as measured if it is, else what `slots` can do."""
-        if self._line_done >= 5.0 and self._line_s > 0.0:
-            return self._line_done / self._line_s
-        return max(slots, 1) / self.service_s()
+        measured = self.pace.measured
+        return measured if measured is not None else max(slots, 1) / self.service_s()
 
     def at_best_per_s(self, slots: int) -> float:
         """The more hopeful of what was measured and what `slots` can do."""

@@ -39,7 +39,6 @@ class Moves:
         line = request._line
         assert line is not None  # noqa: S101 - set when it was offered
         line.enter(request, tenant)
-        model.waiting += 1
         tenant.waiting += 1
         books.waiting += 1
         size = request.size_bytes
@@ -52,14 +51,11 @@ class Moves:
                 state.bytes.add(tenant, size)
         state.expiries.add(request, books.waiting)
         model.pool.queue.add(request, model, tenant)
-        if not model.speed.waiting:
-            model.speed.line(True, now)
-        prospects = request._prospects
-        if prospects is not None and prospects.pace is not None:
-            prospects.pace.enter(now)
+        for pace in request._paces:
+            pace.enter(now)
         self._come_first(request, tenant)
 
-    def _leave_line(self, request: Request, model: Served, now: float) -> None:
+    def _leave_line(self, request: Request, now: float) -> None:
         """Take the place back; the fair line is the caller's business."""
         state = self.state
         books = state.books
@@ -67,7 +63,6 @@ class Moves:
         assert place is not None  # noqa: S101 - every waiter has one
         tenant = place.tenant
         place.line.leave(request)
-        model.waiting -= 1
         tenant.waiting -= 1
         books.waiting -= 1
         size = request.size_bytes
@@ -83,19 +78,14 @@ class Moves:
         if waited > 0:
             request.waited_s += waited
             request._wait_left_s -= waited
-        if not model.waiting:
-            model.speed.line(False, now)
-        prospects = request._prospects
-        if prospects is not None and prospects.pace is not None:
-            prospects.pace.leave(now)
+        for pace in request._paces:
+            pace.leave(now)
 
-    def _leave_for_slots(self, request: Request, model: Served, now: float) -> None:
+    def _leave_for_slots(self, request: Request, now: float) -> None:
         """The same for a waiter that is granted."""
-        model.speed.left_line(now)
-        prospects = request._prospects
-        if prospects is not None and prospects.pace is not None:
-            prospects.pace.granted(now)
-        self._leave_line(request, model, now)
+        for pace in request._paces:
+            pace.granted(now)
+        self._leave_line(request, now)
 
     # --- slots ----------------------------------------------------------------------------------------------
 

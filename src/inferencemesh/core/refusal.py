@@ -47,7 +47,7 @@ def refuse(code: str, request: Request, model: Served, tenant: Tenant, now: floa
         estimate_s = model.told_wait_s(request, tenant, line, now)
     elif code == "invalid_request":
         message = (
-            f"the request needs {request.width} slots at once, and can have {_most(request, model, tenant)} at most; "
+            f"the request needs {request.width} slots at once, and can have {model.widest(request, tenant)} at most; "
             "ask for fewer sequences (`n`)"
         )
     spread = _SPREAD_S.get(code)
@@ -60,21 +60,10 @@ def refuse(code: str, request: Request, model: Served, tenant: Tenant, now: floa
         # Every backend has asked to be left alone until then: no caller is told to come back earlier.
         retry_after_s = min(60.0, max(retry_after_s, quiet_s + tickets.spread(0.0, 1.0)))
     if model.spec.keeps_places:
-        if (
-            code in _KEEPS_A_PLACE
-        ):  # of fewer than two places none is kept, but who finds one is counted all the same
+        # Of fewer than two places none is kept, but who finds one is counted all the same.
+        if code in _KEEPS_A_PLACE:
             line.claims.add(tenant.name, now + retry_after_s, TURNS / model.pace_of(request, now))
         elif code == "tenant_queue_full":
             per_s = model.pace_of(request, now) * model.share_of_speed(tenant, line)
             line.own_claims.add(tenant.name, now + retry_after_s, now, TURNS / per_s)
     return Refusal(code, message, retry_after_s, place, estimate_s)
-
-
-def _most(request: Request, model: Served, tenant: Tenant) -> int:
-    """Return the most slots that one request of this tenant and class can have on a backend of this model."""
-    limits = [model.route.widest]
-    if tenant.max_running:
-        limits.append(tenant.max_running)
-    if request._class is not None and request._class.max_running is not None:
-        limits.append(request._class.max_running)
-    return min(limits)

@@ -10,11 +10,11 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from inferencemesh.core.estimate import Pace
     from inferencemesh.core.flow import Flow, Lane
     from inferencemesh.core.group import Group
     from inferencemesh.core.line import Line, TenantLine
     from inferencemesh.core.outcome import Outcome
-    from inferencemesh.core.prospects import Prospects
     from inferencemesh.core.slots import Backend
 
 
@@ -60,8 +60,8 @@ class Request:
         "_lane",
         "_line",
         "_order",
+        "_paces",
         "_place",
-        "_prospects",
         "_queued_at",
         "_reserved",
         "_seq",
@@ -122,7 +122,7 @@ class Request:
         self._alarm_at: float | None = None  # when it stops resting, or gives up collecting
         self._class: Group | None = None  # its class, where that has a limit or a rank
         self._line: Line | None = None  # where it has, had or would have had a place
-        self._prospects: Prospects | None = None  # what those of its kind may expect
+        self._paces: tuple[Pace, ...] = ()  # those that it counts in while it waits
         self._collects = 0  # how often it has begun to collect
         self._seq = 0  # arrival number
         self._order = 0.0  # its position within its tenant: arrival + class offset; far lower once requeued

@@ -6,10 +6,10 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from inferencemesh.core.estimate import Speed
+from inferencemesh.core.estimate import Pace, Speed
 from inferencemesh.core.line import Line
 from inferencemesh.core.model import ModelSpec
-from inferencemesh.core.prospects import Pace, Prospects
+from inferencemesh.core.prospects import Prospects
 from inferencemesh.core.request import Request
 from inferencemesh.core.routing import Route
 from inferencemesh.core.slots import Backend
@@ -28,8 +28,10 @@ class Served:
         "charge",
         "line",
         "lines",
+        "most",
         "name",
         "narrow",
+        "pace",
         "pool",
         "prospects",
         "reach",
@@ -37,7 +39,6 @@ class Served:
         "spec",
         "speed",
         "usual",
-        "waiting",
     )
 
     def __init__(
@@ -48,24 +49,35 @@ class Served:
         rng: random.Random,
         *,
         charge: ChargePolicy,
+        most: int | None = None,
         reach: int = 0,
         apart: Iterable[str] = (),
     ) -> None:
-        """`apart` are the classes, beside those with a line of their own, whose waiters have a pace of their own."""
+        """`most` is the bound on slots over all backends.
+
+        `apart` are the classes, beside those with a line of their own, whose waiters have a pace of their own.
+        """
         self.spec = spec
         self.name = spec.name
         self.route = Route(backends, spec.routing)
         self.pool = pool
         self.charge = charge
+        self.most = most
         self.reach = reach  # the same number for models that have the same backends
         self.line = Line(spec)
         self.lines = {name: Line(own) for name, own in spec.by_class}  # of classes that have their own
         self.narrow: Need | None = None  # what requests of width 1 and no limited class need
-        self.waiting = 0  # requests, over all of its lines
-        self.speed = Speed()
+        self.pace = Pace()  # of all its lines together
+        self.speed = Speed(self.pace)
         names = dict.fromkeys((*self.lines, *apart))
-        self.prospects = {name: Prospects(rng, Pace()) for name in names}
-        self.usual = Prospects(rng, Pace() if names else None)  # of all other classes
+        self.prospects = {name: Prospects(rng, self.pace, Pace()) for name in names}
+        own = (Pace(),) if names else ()
+        self.usual = Prospects(rng, self.pace, *own)  # of all other classes
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait, over all of its lines."""
+        return self.pace.waiting
 
     @property
     def all_lines(self) -> tuple[Line, ...]:
@@ -79,6 +91,12 @@ class Served:
     def prospects_of(self, request: Request) -> Prospects:
         """Return what those of the class of `request` may expect."""
         return self.prospects.get(request.class_name, self.usual) if self.prospects else self.usual
+
+    def widest(self, request: Request, tenant: Tenant) -> int:
+        """Return how many slots a request of this tenant and class can ever have at once (A13)."""
+        group = request._class
+        limits = (tenant.max_running, self.most, group.max_running if group is not None else None)
+        return min(self.route.widest, *(limit or self.route.widest for limit in limits))
 
     def limit(self, line: Line) -> int:
         """Return the bound of `line` in force now."""
@@ -108,9 +126,8 @@ class Served:
 
         `judge` does not refuse by it: how long the requests of one tenant or class last is not known apart.
         """
-        pace = self.prospects_of(request).pace
         per_s = self.pace_of(request, now)
-        waiting = self.waiting if pace is None else pace.waiting
+        waiting = self.prospects_of(request).paces[-1].waiting
         ahead = min(_waiting(tenant, line), waiting) + 1
         wait_s = ahead * request.width / (per_s * self._due_of_speed(request, tenant, line))
         if request.width == 1:  # else its slots are those of so many that its tenant would have had
@@ -127,13 +144,13 @@ class Served:
     def pace_of(self, request: Request, now: float) -> float:
         """Return how many waiters of the class of `request` are granted per second."""
         per_s = self.per_s()
-        pace = self.prospects_of(request).pace
-        if pace is None:
+        paces = self.prospects_of(request).paces
+        if len(paces) == 1:
             return per_s
         group = request._class
         if group is not None and group.max_running is not None:
             per_s = min(per_s, group.max_running / self.speed.service_s())
-        return pace.per_s(now, per_s)
+        return paces[-1].per_s(now, per_s)
 
     def quiet_s(self, now: float) -> float:
         """Return for how long nothing may be tried on any of its backends, as they themselves have asked (B6)."""

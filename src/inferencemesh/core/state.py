@@ -136,7 +136,14 @@ class State:
             served = [self.backends[name] for name in spec.backends]
             reach = reaches.setdefault(frozenset(spec.backends), len(reaches))
             model = Served(
-                spec, served, self.pool_of[served[0]], rng, charge=charge, reach=reach, apart=self.groups
+                spec,
+                served,
+                self.pool_of[served[0]],
+                rng,
+                charge=charge,
+                most=limits.max_running,
+                reach=reach,
+                apart=self.groups,
             )
             self.models[spec.name] = model
             for backend in served:

@@ -9,6 +9,7 @@ What needs I/O after that (waiting for a backend to stop) belongs to `drain.Drai
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from inferencemesh.core.errors import MeshError
@@ -34,7 +35,6 @@ from inferencemesh.wire.sse import KEEPALIVE
 CONNECT_QUIET_S = 5.0
 
 _DONE: Final = Outcome(Phase.COMPLETE, OK)
-_PARTS: Final = 7  # of the end of an exchange
 
 
 class Exchange(CallerSide):
@@ -420,33 +420,16 @@ class Exchange(CallerSide):
         if cause == CLIENT_GONE:
             waiting = self.request.state is RequestState.WAITING
             self._stage = "waiting" if waiting else str(self.phase)
-        done = 0
-        while done < _PARTS:
+        # Each part runs whatever became of those before it.
+        for part in _PARTS:
             try:
-                while done < _PARTS:
-                    done += 1
-                    self._finalize_part(done)
+                part(self)
             except Exception as bug:
                 self._services.bug("an exchange could not be finished cleanly", bug)
 
-    def _finalize_part(self, number: int) -> None:
-        """Do one part of the end. Each runs once, in this order, whatever became of those before it."""
-        if number == 1:
-            if self.attempt is not None:
-                self.attempt.close()
-        elif number == 2:
-            self._settle()
-        elif number == 3:
-            if not self.responder.finished:
-                self.responder.cut()
-        elif number == 4:
-            self._incoming.release_body()
-        elif number == 5:
-            self._services.live.discard(self)
-        elif number == 6:
-            self._tell()
-        else:
-            self._unlink()
+    def _close_attempt(self) -> None:
+        if self.attempt is not None:
+            self.attempt.close()
 
     def _settle(self) -> None:
         self.step = advance(Step.ENDED, Step.SETTLED)
@@ -469,6 +452,16 @@ class Exchange(CallerSide):
             usual = self._cause == OK and self.phase is Phase.COMPLETE
             gate.settle(self.request, _DONE if usual else Outcome(self.phase, self._cause or "internal"))
 
+    def _end_response(self) -> None:
+        if not self.responder.finished:
+            self.responder.cut()
+
+    def _release_body(self) -> None:
+        self._incoming.release_body()
+
+    def _leave(self) -> None:
+        self._services.live.discard(self)
+
     def _unlink(self) -> None:
         """What has ended refers to nothing in a circle: its memory comes back at once, not by a collection."""
         self.task = None
@@ -479,3 +472,15 @@ class Exchange(CallerSide):
     def _tell(self) -> None:
         cause = self._cause or "internal"
         self._services.emit(ended_event(self, cause, self._stage, self._services.loop.time()))
+
+
+# Of the end, in this order. Named once: seven bound methods for each request would cost as much as what they do.
+_PARTS: Final[tuple[Callable[[Exchange], None], ...]] = (
+    Exchange._close_attempt,
+    Exchange._settle,
+    Exchange._end_response,
+    Exchange._release_body,
+    Exchange._leave,
+    Exchange._tell,
+    Exchange._unlink,
+)

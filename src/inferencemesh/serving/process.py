@@ -75,9 +75,11 @@ async def _serve(
 ) -> int:
     signals: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN or number != signal.SIGHUP:  # nohup
-            loop.add_signal_handler(number, signals.put_nowait, number)
+    ends = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else it was started by nohup
+        ends.append(signal.SIGHUP)
+    for number in ends:
+        loop.add_signal_handler(number, signals.put_nowait, number)
     admin_socket = _bind_admin(mesh)
     gateway = Gateway(mesh, log, slots=slots, simulator=simulator)
     try:
